@@ -1,0 +1,1 @@
+//! The cluster map and the control plane.

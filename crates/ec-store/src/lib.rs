@@ -1,0 +1,1 @@
+//! Erasure coding, stripe layout, the PG write protocol, the per-core executor and the fragment store.

@@ -1,0 +1,2 @@
+//! fuse-client
+fn main() {}

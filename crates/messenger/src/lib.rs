@@ -1,0 +1,1 @@
+//! A small async runtime on mio: workers, connections, frames, traffic classes, timers, calls and replies.

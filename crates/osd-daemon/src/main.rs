@@ -1,0 +1,2 @@
+//! osd-daemon
+fn main() {}

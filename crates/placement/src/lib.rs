@@ -1,0 +1,1 @@
+//! Pure placement algorithms: which worker serves a connection, which OSDs hold a placement group.

@@ -1,0 +1,1 @@
+//! The messages of Trefoil: ids, hot messages as fixed little-endian layouts, control messages as postcard.

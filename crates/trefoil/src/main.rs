@@ -1,0 +1,2 @@
+//! trefoil
+fn main() {}
