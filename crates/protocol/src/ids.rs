@@ -338,7 +338,7 @@ impl Profile {
             return Err(ProfileError::Chunk(chunk_bytes));
         }
         let stripe = k as u64 * chunk_bytes as u64;
-        if object_bytes == 0 || object_bytes % stripe != 0 || object_bytes > 1 << 30 {
+        if object_bytes == 0 || !object_bytes.is_multiple_of(stripe) || object_bytes > 1 << 30 {
             return Err(ProfileError::ObjectSize(object_bytes));
         }
         Ok(Self { k, m, chunk_bytes, object_bytes })

@@ -1,0 +1,290 @@
+//! Talk with the monitor: map, liveness, sessions, resolution of dead sessions.
+//!
+//! Contract: the map itself is opaque here (`map: Vec<u8>`, encoded by the crate `cluster`).
+
+use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardSet};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// A request to the monitor; each is a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MonitorRequest {
+    /// The current map; and from now on every newer one as a [`MapUpdate`] on this connection.
+    Subscribe,
+    /// An OSD's process has started (model: `boot`). Makes a new epoch.
+    Boot {
+        /// Who.
+        osd: OsdId,
+        /// The random id of its disk; another one than before means a replaced disk.
+        fsid: u128,
+        /// Where it listens.
+        addr: SocketAddr,
+        /// Its number of cores.
+        cores: u16,
+        /// The machine was restarted since the last clean stop or crash of the process: unsynced writes may be lost.
+        lost: bool,
+        /// The disk holds nothing.
+        blank: bool,
+        /// Name of the machine, the failure domain.
+        host: String,
+    },
+    /// An OSD stops cleanly, with everything synced.
+    Leave {
+        /// Who.
+        osd: OsdId,
+    },
+    /// An OSD is alive; sent every `heartbeat_interval`.
+    Heartbeat {
+        /// Who, and how it is.
+        report: OsdReport,
+    },
+    /// An in-sync shard has learned these PGs' epochs and is ready (model: `Peer`).
+    Peered {
+        /// Who.
+        osd: OsdId,
+        /// PG and its epoch.
+        pgs: Vec<(PgId, Epoch)>,
+    },
+    /// A returning shard wants to be written to from now on (model: `AskJoin`).
+    AskJoin {
+        /// Who.
+        osd: OsdId,
+        /// PG and its epoch.
+        pgs: Vec<(PgId, Epoch)>,
+    },
+    /// A returning shard is whole (model: `Join`); refused if the PG's epoch is another by now.
+    Join {
+        /// Who.
+        osd: OsdId,
+        /// The PG.
+        pg: PgId,
+        /// The epoch in which it became ready.
+        epoch: Epoch,
+    },
+    /// A client wants a session.
+    OpenSession {
+        /// For the operator: program, machine, mount point.
+        name: String,
+    },
+    /// The session is alive; sent every third of its time to live.
+    RenewSession {
+        /// Whose.
+        session: SessionId,
+    },
+    /// The client goes, with everything stable.
+    CloseSession {
+        /// Whose.
+        session: SessionId,
+    },
+    /// How is the cluster?
+    Status,
+    /// Makes a pool.
+    CreatePool {
+        /// Its name, unique.
+        name: String,
+        /// Its code.
+        profile: Profile,
+        /// Number of PGs, 1..=65536.
+        pg_num: u32,
+    },
+    /// The metadata service is up and listens here.
+    MdsUp {
+        /// Where.
+        addr: SocketAddr,
+    },
+}
+
+/// The monitor's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MonitorReply {
+    /// Done; the map's epoch by now.
+    Done(Epoch),
+    /// The map.
+    Map(MapUpdate),
+    /// A session.
+    Session {
+        /// Its id.
+        session: SessionId,
+        /// Its time to live without a renewal, in milliseconds.
+        ttl_ms: u64,
+        /// The first epoch that knows it.
+        epoch: Epoch,
+    },
+    /// The cluster's state.
+    Status(ClusterStatus),
+    /// Refused, and why, in words for the operator.
+    Refused(String),
+    /// The session is dead.
+    Fenced,
+}
+
+/// A version of the map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapUpdate {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The version.
+    pub epoch: Epoch,
+    /// `cluster::ClusterMap`, encoded.
+    pub map: Vec<u8>,
+}
+
+/// How an OSD is; part of heartbeats.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdReport {
+    /// Who.
+    pub osd: OsdId,
+    /// The map epoch that it knows.
+    pub epoch: Epoch,
+    /// Bytes of its disk.
+    pub total_bytes: u64,
+    /// Bytes used on its disk.
+    pub used_bytes: u64,
+    /// Bytes that it will still take.
+    pub free_bytes: u64,
+    /// Bytes in its journals.
+    pub journal_bytes: u64,
+    /// Objects that still have to be rebuilt here, by PG, for PGs that are not clean.
+    pub to_rebuild: Vec<(PgId, u64)>,
+    /// Bytes rebuilt since start.
+    pub rebuilt_bytes: u64,
+    /// Checksum errors found and repaired since start.
+    pub corrupt_found: u64,
+    /// See `corrupt_found`.
+    pub corrupt_repaired: u64,
+    /// Reads and writes served since start.
+    pub reads: u64,
+    /// See `reads`.
+    pub writes: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// See `read_bytes`.
+    pub write_bytes: u64,
+}
+
+/// One line of health, worst first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Health {
+    /// Everything is whole.
+    #[default]
+    Ok,
+    /// Data is served, but not everything is whole.
+    Degraded,
+    /// Some data cannot be served.
+    Down,
+}
+
+/// State of a PG in words that operators know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum PgCondition {
+    /// All shards in sync.
+    Clean,
+    /// Served by fewer than all shards; none is coming back now.
+    Degraded,
+    /// A shard is being rebuilt.
+    Recovering,
+    /// Waiting for the members of a new epoch to answer.
+    Peering,
+    /// Fewer than k in-sync shards are up: waits, and never serves stale data.
+    Down,
+}
+
+/// What `trefoil status` shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Of the map.
+    pub epoch: Epoch,
+    /// Overall.
+    pub health: Health,
+    /// Reasons, in words.
+    pub messages: Vec<String>,
+    /// Storage daemons.
+    pub osds: Vec<OsdStatus>,
+    /// Pools.
+    pub pools: Vec<PoolStatus>,
+    /// How many PGs are in which condition.
+    pub pgs: Vec<(PgCondition, u32)>,
+    /// Objects still to be rebuilt, over all PGs.
+    pub objects_to_rebuild: u64,
+    /// Live sessions: id and name.
+    pub clients: Vec<(SessionId, String)>,
+    /// Where the metadata service listens, if it is up.
+    pub mds: Option<SocketAddr>,
+    /// User bytes that fit in all, at the first pool's code.
+    pub total_bytes: u64,
+    /// User bytes that still fit.
+    pub free_bytes: u64,
+}
+
+/// An OSD in the status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdStatus {
+    /// Who.
+    pub id: OsdId,
+    /// Where.
+    pub addr: Option<SocketAddr>,
+    /// Its machine.
+    pub host: String,
+    /// Answers heartbeats.
+    pub up: bool,
+    /// Holds data.
+    pub is_in: bool,
+    /// Its last heartbeat.
+    pub report: OsdReport,
+}
+
+/// A pool in the status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Its id.
+    pub id: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Its code.
+    pub profile: Profile,
+    /// Its number of PGs.
+    pub pg_num: u32,
+}
+
+/// The monitor's coordinator to an in-sync member, about a dead session (model: `Collect`, `Decide`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResolveRequest {
+    /// Fence the session, sync, and say what of it is there.
+    Collect {
+        /// Who is dead.
+        session: SessionId,
+        /// PGs with their epochs.
+        pgs: Vec<(PgId, Epoch)>,
+    },
+    /// Drop what lies beyond the cuts, durably, and forget the session.
+    Decide {
+        /// Who is dead.
+        session: SessionId,
+        /// PG, its epoch, and the last record to keep.
+        cuts: Vec<(PgId, Epoch, Seq)>,
+    },
+}
+
+/// The member's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResolveReply {
+    /// To `Collect`: for each PG asked for.
+    Collected(Vec<SessionHolding>),
+    /// To `Decide`: the PGs for which the decision is durable.
+    Decided(Vec<PgId>),
+    /// The member is not in these epochs: ask again.
+    NotYet,
+}
+
+/// What a shard holds of a dead session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionHolding {
+    /// The PG.
+    pub pg: PgId,
+    /// Everything up to here is known to be decided.
+    pub settled: Seq,
+    /// Records in the journal: number and touched shards.
+    pub held: Vec<(Seq, ShardSet)>,
+}

@@ -1,0 +1,359 @@
+//! Talk with the metadata service.
+//!
+//! Contract: a request is carried out once even when it is sent again after a lost connection or a restart of the
+//! service: the pair (session, request number) identifies it, and the answer is kept until the client says that it has
+//! it (`answered`). Times are the caller's; names are 1..=255 bytes without `/` and NUL; errors are POSIX errnos.
+
+use crate::ids::{Gfid, PoolId, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_BYTES_MAX: usize = 65_536;
+/// Longest list of the names of a file's extended attributes, in bytes.
+pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
+/// Most links of a file.
+pub const LINK_MAX: u32 = 65_000;
+
+/// What a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+/// A time since 1970-01-01 UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Timestamp {
+    /// Seconds.
+    pub secs: i64,
+    /// Nanoseconds, below one thousand million.
+    pub nanos: u32,
+}
+
+/// Attributes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attr {
+    /// Which file.
+    pub gfid: Gfid,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with suid, sgid and sticky: 0o7777.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links; of a directory 2 + subdirectories.
+    pub nlink: u32,
+    /// Device number of a device file.
+    pub rdev: u32,
+    /// Length in bytes; of a directory the number of entries, of a link that of its target.
+    pub size: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Where a regular file's data lies.
+    pub pool: PoolId,
+}
+
+/// Who asks, for ownership of what is made, and when by its clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// A lease: the right to cache (`Read`) or to write (`Write`) a file's data, size and mtime.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LeaseMode {
+    /// Many sessions at once.
+    Read,
+    /// One session only.
+    Write,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Whose.
+    pub session: SessionId,
+    /// The session's number for it: 1, 2, 3 ...
+    pub number: u64,
+    /// Answers to all requests up to here have arrived; their memory may go.
+    pub answered: u64,
+    /// Who asks.
+    pub caller: Caller,
+    /// What.
+    pub op: NamespaceOp,
+}
+
+/// Changes of attributes; `None` leaves one as it is. ctime becomes the caller's now unless given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SetAttr {
+    /// New permission bits.
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New length: by the holder of the write lease only.
+    pub size: Option<u64>,
+    /// New access time.
+    pub atime: Option<Timestamp>,
+    /// New modification time.
+    pub mtime: Option<Timestamp>,
+    /// New change time.
+    pub ctime: Option<Timestamp>,
+}
+
+/// How a rename treats an existing target (`renameat2`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replace it.
+    #[default]
+    Replace,
+    /// Fail with EEXIST.
+    NoReplace,
+    /// Swap the two.
+    Exchange,
+}
+
+/// The operations of the namespace. `name` fields are bytes as POSIX has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespaceOp {
+    /// The entry of a name. Answer: `Attr`.
+    Lookup {
+        /// Directory.
+        parent: Gfid,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// A file's attributes. Answer: `Attr`.
+    GetAttr {
+        /// Which.
+        gfid: Gfid,
+    },
+    /// Changes attributes. Answer: `Attr`.
+    SetAttr {
+        /// Which.
+        gfid: Gfid,
+        /// How.
+        set: SetAttr,
+    },
+    /// Makes a file of any kind but a link; with `open` it is open as after `Open`. Answer: `Attr`.
+    /// An existing name is EEXIST. A setgid directory hands down its group, and to directories the bit.
+    Create {
+        /// Directory.
+        parent: Gfid,
+        /// Name.
+        name: Vec<u8>,
+        /// What.
+        kind: FileKind,
+        /// Permission bits after the umask.
+        mode: u32,
+        /// Of a device.
+        rdev: u32,
+        /// Target of a symbolic link, else empty.
+        target: Vec<u8>,
+        /// Where a regular file's data goes.
+        pool: PoolId,
+        /// Grant this lease and count the file as open by the session.
+        open: Option<LeaseMode>,
+    },
+    /// A further name for a file. Answer: `Attr`.
+    Link {
+        /// Which file; not a directory.
+        gfid: Gfid,
+        /// Directory.
+        parent: Gfid,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// Removes a name that is not a directory. The file goes when no link and no opener is left. Answer: `Done`.
+    Unlink {
+        /// Directory.
+        parent: Gfid,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// Removes an empty directory. Answer: `Done`.
+    Rmdir {
+        /// Directory that holds it.
+        parent: Gfid,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// Moves a name, as one transaction. Answer: `Done`.
+    Rename {
+        /// From which directory.
+        parent: Gfid,
+        /// From which name.
+        name: Vec<u8>,
+        /// To which directory.
+        new_parent: Gfid,
+        /// To which name.
+        new_name: Vec<u8>,
+        /// What of an existing target.
+        mode: RenameMode,
+    },
+    /// Target of a symbolic link. Answer: `Bytes`.
+    ReadLink {
+        /// Which.
+        gfid: Gfid,
+    },
+    /// Entries in name order with their attributes, without `.` and `..`. Answer: `Entries`.
+    ReadDir {
+        /// Which directory.
+        gfid: Gfid,
+        /// The last name already seen; empty at the start.
+        after: Vec<u8>,
+        /// How many entries at most, 1..=4096.
+        limit: u32,
+    },
+    /// The parent of a directory, for `..`. Answer: `Attr`.
+    Parent {
+        /// Which directory.
+        gfid: Gfid,
+    },
+    /// The session opens the file, and wants a lease on it. Waits for its recall from others. Answer: `Opened`.
+    Open {
+        /// Which.
+        gfid: Gfid,
+        /// The lease wanted; a session's lease is the strongest that it asked for and did not return.
+        lease: LeaseMode,
+    },
+    /// The session has closed the file (its last handle). Its lease stays until it returns it. Answer: `Done`.
+    Close {
+        /// Which.
+        gfid: Gfid,
+    },
+    /// Gives a lease back or down to `keep`, with the size and times that only its holder knew. Answer: `Done`.
+    ReturnLease {
+        /// Which.
+        gfid: Gfid,
+        /// What the session keeps.
+        keep: Option<LeaseMode>,
+        /// The last changes of attributes.
+        set: SetAttr,
+    },
+    /// After a restart of the service: the session holds these leases and has these files open. Answer: `Done`.
+    Reclaim {
+        /// File, lease, and whether it is open.
+        held: Vec<(Gfid, Option<LeaseMode>, bool)>,
+    },
+    /// Value of an extended attribute. Answer: `Bytes`; ENODATA.
+    GetXattr {
+        /// Which.
+        gfid: Gfid,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// Sets one. Answer: `Done`; EEXIST or ENODATA by mode.
+    SetXattr {
+        /// Which.
+        gfid: Gfid,
+        /// Name.
+        name: Vec<u8>,
+        /// Value.
+        value: Vec<u8>,
+        /// Some(true): must be new (XATTR_CREATE); Some(false): must exist (XATTR_REPLACE).
+        create: Option<bool>,
+    },
+    /// Names, each ended by NUL. Answer: `Bytes`.
+    ListXattr {
+        /// Which.
+        gfid: Gfid,
+    },
+    /// Removes one. Answer: `Done`; ENODATA.
+    RemoveXattr {
+        /// Which.
+        gfid: Gfid,
+        /// Name.
+        name: Vec<u8>,
+    },
+    /// Everything answered before is on disk when this is answered (fsync). Answer: `Done`.
+    Sync,
+    /// Number of files. Answer: `Count`.
+    StatFs,
+    /// The hidden directory that holds a pool's named blobs, made if missing. Answer: `Attr`.
+    BlobRoot {
+        /// Which pool.
+        pool: PoolId,
+    },
+}
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Attributes of what it names.
+    pub attr: Attr,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Attributes.
+    Attr(Attr),
+    /// Entries, and whether the directory ends with them.
+    Entries {
+        /// In name order.
+        entries: Vec<DirEntry>,
+        /// None follows.
+        end: bool,
+    },
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// A number.
+    Count(u64),
+    /// The file is open.
+    Opened {
+        /// Its attributes, with the size as the last holder returned it.
+        attr: Attr,
+        /// The lease granted.
+        lease: LeaseMode,
+    },
+    /// Done.
+    Done,
+    /// A POSIX errno.
+    Errno(i32),
+    /// The session is dead: open a new one.
+    Fenced,
+    /// The service has just started and waits for leases to be reclaimed, or a recall takes long: ask again shortly,
+    /// with the same number.
+    TryAgain,
+}
+
+/// The service asks a session to give a lease back, down to `keep`; the session answers with `ReturnLease` when its
+/// writes on the file are stable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recall {
+    /// Which file.
+    pub gfid: Gfid,
+    /// What the session may keep.
+    pub keep: Option<LeaseMode>,
+}
