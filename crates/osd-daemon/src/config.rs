@@ -1,0 +1,356 @@
+//! Configuration: one set of keys, each a flag, an environment variable and a line of the TOML file.
+//!
+//! Contract: a flag wins over the environment, the environment over the file, the file over the default. An unknown key
+//! is an error that names the nearest known one. Nothing here opens anything but the file.
+
+use clap::{Args, ValueEnum};
+use placement::threads::Mapping;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// A part of the cluster that a process can run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The cluster map, liveness and sessions.
+    Monitor,
+    /// The metadata service: directories, attributes, leases.
+    Mds,
+    /// A storage daemon.
+    Osd,
+}
+
+/// Declares the settings once: the struct that flags, environment and file fill, and how two of them merge.
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, $env:literal;)*) => {
+        /// What was set somewhere; `None` where nothing was said.
+        #[derive(Clone, Debug, Default, Args, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Settings {
+            $($(#[doc = $doc])+ #[arg(long, env = $env $(, $($arg)*)?)] pub $name: Option<$type>,)*
+        }
+
+        impl Settings {
+            /// All keys, in order.
+            pub const KEYS: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// `self` where it says something, else `other`.
+            #[must_use]
+            pub fn or(self, other: Settings) -> Settings {
+                Settings { $($name: self.$name.or(other.$name)),* }
+            }
+        }
+    };
+}
+
+settings! {
+    /// Directory of all data of this process [default: ./trefoil-data]
+    data_dir: PathBuf, "TREFOIL_DATA_DIR";
+    /// What this process runs [default: all three roles]
+    #[arg(value_delimiter = ',', num_args = 1)]
+    roles: Vec<Role>, "TREFOIL_ROLES";
+    /// Where the monitor is reached [default: 127.0.0.1:7400]
+    monitor_addr: SocketAddr, "TREFOIL_MONITOR_ADDR";
+    /// Where the monitor listens [default: monitor_addr]
+    monitor_listen: SocketAddr, "TREFOIL_MONITOR_LISTEN";
+    /// Where the metadata service listens [default: 127.0.0.1:7401]
+    mds_listen: SocketAddr, "TREFOIL_MDS_LISTEN";
+    /// Number of the only storage daemon in this process [default: all of 0..osd_count]
+    osd_id: u32, "TREFOIL_OSD_ID";
+    /// Where storage daemon 0 (or osd_id) listens; the next ones take the next ports [default: 127.0.0.1:7410 + id]
+    osd_listen: SocketAddr, "TREFOIL_OSD_LISTEN";
+    /// Name of this machine, the failure domain [default: the host name]
+    host: String, "TREFOIL_HOST";
+    /// Number of storage daemons of a new cluster, 1 to 1000 [default: 3]
+    osd_count: u32, "TREFOIL_OSD_COUNT";
+    /// Data shards of a new cluster's first pool, 1 to 16 [default: 2]
+    pool_k: u8, "TREFOIL_POOL_K";
+    /// Parity shards of a new cluster's first pool, 0 to 15 [default: 1]
+    pool_m: u8, "TREFOIL_POOL_M";
+    /// Striping chunk of a new cluster's first pool, in bytes, a power of two from 512 [default: 512]
+    pool_chunk_bytes: u32, "TREFOIL_POOL_CHUNK_BYTES";
+    /// Placement groups of a new cluster's first pool [default: 32]
+    pool_pg_num: u32, "TREFOIL_POOL_PG_NUM";
+    /// Cores of a storage daemon: threads that each own a share of its PGs [default: CPUs / 4, at least 1]
+    osd_op_threads: u16, "TREFOIL_OSD_OP_THREADS";
+    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64 [default: 16]
+    osd_disk_threads: u16, "TREFOIL_OSD_DISK_THREADS";
+    /// Which worker serves a connection: core-affine or round-robin [default: core-affine]
+    ms_mapping: String, "TREFOIL_MS_MAPPING";
+    /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default: 2000]
+    osd_heartbeat_grace_ms: u64, "TREFOIL_OSD_HEARTBEAT_GRACE_MS";
+    /// Time without a renewal after which a client's session is dead, in milliseconds [default: 10000]
+    session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
+    /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 100]
+    journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
+    /// Most bytes of a core's journal; at the bound writers wait [default: 1 GiB]
+    journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
+    /// Share of a disk at which it counts as full, 0.5 to 0.99 [default: 0.95]
+    mon_osd_full_ratio: f64, "TREFOIL_MON_OSD_FULL_RATIO";
+    /// Log filter, as of RUST_LOG [default: info]
+    log: String, "TREFOIL_LOG";
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not as it should be.
+    #[error("in the configuration file {}: {message}", path.display())]
+    Parse {
+        /// Which file.
+        path: PathBuf,
+        /// What and where, with a suggestion.
+        message: String,
+    },
+    /// A value is out of its range.
+    #[error("{key} = {value}: {allowed}")]
+    Value {
+        /// Which key.
+        key: &'static str,
+        /// What was said.
+        value: String,
+        /// What may be said.
+        allowed: String,
+    },
+}
+
+/// The configuration of a process, complete and checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of all data of this process.
+    pub data_dir: PathBuf,
+    /// What this process runs.
+    pub roles: Vec<Role>,
+    /// Where the monitor is reached.
+    pub monitor_addr: SocketAddr,
+    /// Where the monitor listens.
+    pub monitor_listen: SocketAddr,
+    /// Where the metadata service listens.
+    pub mds_listen: SocketAddr,
+    /// The storage daemons of this process with their addresses.
+    pub osds: Vec<(u32, SocketAddr)>,
+    /// Name of this machine.
+    pub host: String,
+    /// Storage daemons of a new cluster.
+    pub osd_count: u32,
+    /// Code of a new cluster's first pool.
+    pub profile: protocol::Profile,
+    /// PGs of a new cluster's first pool.
+    pub pool_pg_num: u32,
+    /// Cores of a storage daemon.
+    pub osd_op_threads: u16,
+    /// Threads for blocking I/O of a storage daemon, at most.
+    pub osd_disk_threads: u16,
+    /// Which worker serves a connection.
+    pub ms_mapping: Mapping,
+    /// Grace of heartbeats, in milliseconds.
+    pub osd_heartbeat_grace_ms: u64,
+    /// Life of a session without a renewal, in milliseconds.
+    pub session_ttl_ms: u64,
+    /// Time between syncs of a journal, in milliseconds.
+    pub journal_sync_interval_ms: u64,
+    /// Bytes of a core's journal.
+    pub journal_bytes_max: u64,
+    /// Share of a disk at which it is full.
+    pub full_ratio: f64,
+    /// Log filter.
+    pub log: String,
+}
+
+impl Settings {
+    /// The settings in a TOML file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not TOML, or has a key that does not exist.
+    pub fn from_file(path: &Path) -> Result<Settings, ConfigError> {
+        let path = path.to_path_buf();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) => return Err(ConfigError::Read { path, source }),
+        };
+        Settings::from_toml(&text).map_err(|message| ConfigError::Parse { path, message })
+    }
+
+    fn from_toml(text: &str) -> Result<Settings, String> {
+        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
+        if let Some(key) = table.keys().find(|key| !Settings::KEYS.contains(&key.as_str())) {
+            let nearest = Settings::KEYS.iter().min_by_key(|known| edit_distance(known, key)).expect("there are keys");
+            return Err(format!("unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"));
+        }
+        toml::from_str(text).map_err(|e: toml::de::Error| e.to_string())
+    }
+}
+
+impl Config {
+    /// Fills in the defaults and checks every value.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for the first value out of its range.
+    pub fn new(s: Settings) -> Result<Config, ConfigError> {
+        let monitor_addr = s.monitor_addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7400)));
+        let osd_count = in_range("osd_count", s.osd_count.unwrap_or(3), 1, 1000)?;
+        let profile = profile(s.pool_k.unwrap_or(2), s.pool_m.unwrap_or(1), s.pool_chunk_bytes.unwrap_or(512))?;
+        if u32::from(profile.shards()) > osd_count {
+            let allowed = format!("a pool of k + m = {} shards needs at least as many OSDs", profile.shards());
+            return Err(ConfigError::Value { key: "osd_count", value: osd_count.to_string(), allowed });
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let mapping = s.ms_mapping.unwrap_or_else(|| "core-affine".into());
+        let full_ratio = s.mon_osd_full_ratio.unwrap_or(0.95);
+        Ok(Config {
+            data_dir: s.data_dir.unwrap_or_else(|| "trefoil-data".into()),
+            roles: s.roles.filter(|r| !r.is_empty()).unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]),
+            monitor_addr,
+            monitor_listen: s.monitor_listen.unwrap_or(monitor_addr),
+            mds_listen: s.mds_listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7401))),
+            osds: osd_addresses(s.osd_id, s.osd_listen, osd_count)?,
+            host: s.host.unwrap_or_else(host_name),
+            osd_count,
+            profile,
+            pool_pg_num: in_range("pool_pg_num", s.pool_pg_num.unwrap_or(32), 1, 65_536)?,
+            osd_op_threads: in_range("osd_op_threads", s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16), 1, 256)?,
+            osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(16), 1, 64)?,
+            ms_mapping: mapping.parse().map_err(|e| value("ms_mapping", &mapping, format!("{e}")))?,
+            osd_heartbeat_grace_ms: in_range(
+                "osd_heartbeat_grace_ms",
+                s.osd_heartbeat_grace_ms.unwrap_or(2000),
+                200,
+                600_000,
+            )?,
+            session_ttl_ms: in_range("session_ttl_ms", s.session_ttl_ms.unwrap_or(10_000), 1000, 3_600_000)?,
+            journal_sync_interval_ms: in_range(
+                "journal_sync_interval_ms",
+                s.journal_sync_interval_ms.unwrap_or(100),
+                1,
+                60_000,
+            )?,
+            journal_bytes_max: in_range(
+                "journal_bytes_max",
+                s.journal_bytes_max.unwrap_or(1 << 30),
+                64 << 20,
+                1 << 40,
+            )?,
+            full_ratio: in_range("mon_osd_full_ratio", full_ratio, 0.5, 0.99)?,
+            log: s.log.unwrap_or_else(|| "info".into()),
+        })
+    }
+
+    /// The directory of one role's data.
+    pub fn role_dir(&self, role: &str) -> PathBuf {
+        self.data_dir.join(role)
+    }
+}
+
+/// The storage daemons of this process: one with a given id, or all, on ports one after the other.
+fn osd_addresses(
+    id: Option<u32>,
+    first: Option<SocketAddr>,
+    count: u32,
+) -> Result<Vec<(u32, SocketAddr)>, ConfigError> {
+    if let Some(id) = id.filter(|&id| id >= count) {
+        return Err(value("osd_id", &id, format!("must be below osd_count = {count}")));
+    }
+    let ids = id.map_or(0..count, |id| id..id + 1);
+    let base = first.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7410 + id.unwrap_or(0) as u16)));
+    let last_port = u32::from(base.port()) + ids.len() as u32 - 1;
+    if base.port() != 0 && last_port > 65_535 {
+        return Err(value("osd_listen", &base, "the ports of all storage daemons must be at most 65535".into()));
+    }
+    let start = ids.start;
+    let address = |id: u32| {
+        let port = if base.port() == 0 { 0 } else { base.port() + (id - start) as u16 };
+        (id, SocketAddr::new(base.ip(), port))
+    };
+    Ok(ids.map(address).collect())
+}
+
+/// The profile, with the default object size rounded down to whole stripes.
+fn profile(k: u8, m: u8, chunk: u32) -> Result<protocol::Profile, ConfigError> {
+    let stripe = (u64::from(k) * u64::from(chunk)).max(1);
+    let object = protocol::Profile::OBJECT_BYTES_DEFAULT / stripe * stripe;
+    protocol::Profile::new(k, m, chunk, object)
+        .map_err(|e| value("pool_k, pool_m, pool_chunk_bytes", &format!("{k}, {m}, {chunk}"), e.to_string()))
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(key: &'static str, v: T, min: T, max: T) -> Result<T, ConfigError> {
+    if (min..=max).contains(&v) { Ok(v) } else { Err(value(key, &v, format!("must be from {min} to {max}"))) }
+}
+
+fn value(key: &'static str, value: &impl ToString, allowed: String) -> ConfigError {
+    ConfigError::Value { key, value: value.to_string(), allowed }
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "localhost".into() } else { name }
+}
+
+/// Levenshtein distance, for suggestions.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, cb) in b.bytes().enumerate() {
+            let substitute = diagonal + usize::from(ca != cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_key_names_the_nearest() {
+        let error = Settings::from_toml("osd_cuont = 3").unwrap_err();
+        assert!(error.contains("`osd_cuont`") && error.contains("`osd_count`"), "{error}");
+    }
+
+    #[test]
+    fn file_gives_way_to_flags() {
+        let file = Settings::from_toml("osd_count = 5\npool_k = 3").unwrap();
+        let flags = Settings { osd_count: Some(4), ..Settings::default() };
+        let config = Config::new(flags.or(file)).unwrap();
+        assert_eq!((config.osd_count, config.profile.k()), (4, 3));
+    }
+
+    #[test]
+    fn values_out_of_range_say_what_is_allowed() {
+        for (text, part) in [
+            ("osd_count = 2", "at least as many OSDs"),
+            ("pool_k = 0", "k must be at least 1"),
+            ("pool_chunk_bytes = 1000", "power of two"),
+            ("ms_mapping = \"fastest\"", "ms_mapping"),
+            ("osd_id = 3", "below osd_count"),
+            ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
+        ] {
+            let error = Config::new(Settings::from_toml(text).unwrap()).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_osd_listens_on_its_own_port() {
+        let config = Config::new(Settings { osd_id: Some(2), ..Settings::default() }).unwrap();
+        assert_eq!(config.osds, [(2, "127.0.0.1:7412".parse().unwrap())]);
+    }
+
+    #[test]
+    fn three_data_shards_get_whole_stripes() {
+        let settings = Settings { pool_k: Some(3), osd_count: Some(4), ..Settings::default() };
+        let profile = Config::new(settings).unwrap().profile;
+        assert_eq!(profile.object_bytes() % profile.stripe_bytes(), 0);
+    }
+}
