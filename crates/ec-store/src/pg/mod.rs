@@ -1,0 +1,13 @@
+//! The PG write protocol as state machines without I/O (DESIGN section 6).
+//!
+//! Contract: nothing here opens a file or a socket or reads a clock; time and storage are passed in. Every line that
+//! carries a rule of the protocol's executable model names it (`Rule: ApplyStable`), so that a rule can be found.
+//!
+//! * [`session`]: the writer's side, one machine per (session, PG).
+//! * [`view`]: what the machines need of the cluster map.
+
+pub mod session;
+pub mod view;
+
+pub use session::{Action, NewWrite, PgSession, Piece, ReadToken, Refusal, Request, SessionSettings, WritePieces};
+pub use view::{PgView, SessionStanding, SessionTable, ShardView};
