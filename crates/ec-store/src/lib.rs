@@ -1,1 +1,21 @@
-//! Erasure coding, stripe layout, the PG write protocol, the per-core executor and the fragment store.
+//! What one storage daemon does with objects: coding, striping, ordering of writes, and bytes on disk.
+//!
+//! From the ground up, each module knowing only those above it:
+//!
+//! * [`disk`]: the system calls that std lacks. [`superblock`]: whose data directory this is, and who holds it.
+//! * [`codec`]: Reed-Solomon, any k of k + m shards give all. [`layout`]: which byte is where.
+//! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
+//! * [`journal`]: what was written and is not yet in fragment files, one log per core.
+//! * [`pg`]: the PG write protocol, writer side and shard side, as state machines without I/O.
+//!
+//! Depends on `protocol` for ids and on `messenger` for buffers and executor threads. Knows nothing of sockets, names or
+//! cluster maps. Start reading at DESIGN section 6, then [`fragment::FragmentFile`] and [`journal::Journal`].
+#![deny(unsafe_code)]
+
+pub mod codec;
+pub mod disk;
+pub mod fragment;
+pub mod journal;
+pub mod layout;
+pub mod pg;
+pub mod superblock;
