@@ -1,1 +1,19 @@
 //! What every client links: sessions, object I/O, striping, leases, and the file system as an async API.
+//!
+//! * [`config`]: settings. [`error`]: why an operation failed, and its errno.
+//! * [`session`]: [`Client`], one session with a cluster: the map, calls to the monitor and the metadata service.
+//! * [`objecter`]: [`LocalIo`], a worker's share of the client: reading and writing the data of files.
+//! * [`blob`]: named objects. [`data_worker`]: removing and measuring the data of files, for the metadata service.
+//!
+//! Knows nothing of FUSE. Start reading at [`Client::connect`] and [`LocalIo::write`].
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod error;
+pub mod objecter;
+pub mod session;
+
+pub use config::{ClientConfig, ReadPolicy};
+pub use error::ClientError;
+pub use objecter::{FileRef, LocalIo, SizeHint};
+pub use session::{Client, ClientEvent};
