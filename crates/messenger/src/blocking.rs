@@ -1,0 +1,174 @@
+//! Threads for work that blocks: file reads that miss the page cache, fsync, name look-ups.
+//!
+//! Contract: the number of threads follows the load, from none up to a maximum; a thread without work for
+//! [`IDLE`] ends. A job that panics fails alone. Jobs wait in an unbounded queue: who submits them bounds them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use crossbeam::channel::{self, RecvTimeoutError};
+use parking_lot::Mutex;
+
+use crate::channel::{Receiver, oneshot};
+
+/// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of requests.
+pub const IDLE: Duration = Duration::from_secs(10);
+
+/// A blocking job did not return a value: it panicked, or the runtime was shut down first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the blocking job panicked or was dropped at shutdown")]
+pub struct JobFailed;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The pool of one runtime.
+pub(crate) struct BlockingPool {
+    name: String,
+    threads_max: usize,
+    sender: Mutex<Option<channel::Sender<Job>>>,
+    receiver: channel::Receiver<Job>,
+    counts: Arc<Counts>,
+    joins: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    threads: AtomicUsize,
+    /// Threads waiting for a job minus jobs that wait for a thread already woken.
+    idle: AtomicUsize,
+    panics: AtomicUsize,
+}
+
+impl BlockingPool {
+    pub(crate) fn new(name: String, threads_max: usize) -> BlockingPool {
+        let (sender, receiver) = channel::unbounded();
+        BlockingPool {
+            name,
+            threads_max: threads_max.max(1),
+            sender: Mutex::new(Some(sender)),
+            receiver,
+            counts: Arc::default(),
+            joins: Mutex::default(),
+        }
+    }
+
+    /// Runs `job` on some thread of the pool.
+    pub(crate) fn run<T, F>(&self, job: F) -> Receiver<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (tx, rx) = oneshot();
+        let job: Job = Box::new(move || {
+            // Nobody to tell if the waiting task was aborted.
+            let _ = tx.send(job());
+        });
+        let sender = self.sender.lock();
+        if let Some(sender) = &*sender {
+            // Cannot fail: the receiver lives as long as the pool.
+            let _ = sender.send(job);
+            if self.counts.idle.load(SeqCst) < sender.len() {
+                self.grow();
+            }
+        }
+        rx
+    }
+
+    /// Threads alive now.
+    pub(crate) fn threads(&self) -> usize {
+        self.counts.threads.load(SeqCst)
+    }
+
+    /// Jobs that panicked so far.
+    pub(crate) fn panics(&self) -> usize {
+        self.counts.panics.load(SeqCst)
+    }
+
+    /// Lets the queued jobs finish and joins the threads. A job that never returns would hold this up.
+    pub(crate) fn shutdown(&self) {
+        self.sender.lock().take();
+        let joins = std::mem::take(&mut *self.joins.lock());
+        for join in joins {
+            if join.thread().id() != std::thread::current().id() {
+                // A pool thread catches its jobs' panics, so there is nothing in the result.
+                let _ = join.join();
+            }
+        }
+    }
+
+    /// Called with the sender's lock held, so that one thread at a time decides.
+    fn grow(&self) {
+        let threads = self.counts.threads.load(SeqCst);
+        if threads >= self.threads_max {
+            return;
+        }
+        self.counts.threads.fetch_add(1, SeqCst);
+        let (receiver, counts) = (self.receiver.clone(), Arc::clone(&self.counts));
+        let spawned = std::thread::Builder::new()
+            .name(format!("{}-io", self.name))
+            .spawn(move || serve(&receiver, &counts));
+        match spawned {
+            Ok(join) => {
+                let mut joins = self.joins.lock();
+                joins.retain(|join| !join.is_finished());
+                joins.push(join);
+            }
+            Err(error) => {
+                self.counts.threads.fetch_sub(1, SeqCst);
+                tracing::error!(%error, threads, "cannot start another I/O thread");
+            }
+        }
+    }
+}
+
+fn serve(receiver: &channel::Receiver<Job>, counts: &Counts) {
+    loop {
+        let job = match receiver.try_recv() {
+            Ok(job) => Ok(job),
+            Err(_) => {
+                counts.idle.fetch_add(1, SeqCst);
+                let job = receiver.recv_timeout(IDLE);
+                counts.idle.fetch_sub(1, SeqCst);
+                job
+            }
+        };
+        match job {
+            Ok(job) => {
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    counts.panics.fetch_add(1, SeqCst);
+                    tracing::error!("a blocking job panicked");
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    counts.threads.fetch_sub(1, SeqCst);
+    // A job sent between the time-out and the line above finds a thread that is gone; take it along.
+    while let Ok(job) = receiver.try_recv() {
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            counts.panics.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_run_and_fail_alone() {
+        let pool = BlockingPool::new("test".into(), 2);
+        let failing = pool.run(|| panic!("expected by the test"));
+        let results: Vec<_> = (0..50).map(|i| pool.run(move || i * 2)).collect();
+        for (i, rx) in results.into_iter().enumerate() {
+            assert_eq!(rx.recv_blocking(), Ok(i * 2));
+        }
+        assert!(failing.recv_blocking().is_err());
+        assert!(pool.threads() <= 2);
+        pool.shutdown();
+        assert_eq!(pool.panics(), 1);
+        assert!(pool.run(|| 1).recv_blocking().is_err());
+    }
+}

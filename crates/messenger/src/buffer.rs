@@ -1,0 +1,225 @@
+//! Page-aligned buffers for data segments, pooled by size class.
+//!
+//! Contract: a buffer goes back to the pool it came from when its last user drops it, on any thread. What a pool keeps
+//! is bounded by `retained_bytes_max`; beyond it a returned buffer is freed. Several pools (the setting `pools`) keep
+//! threads from meeting on one lock; one pool behaves as GlusterFS's old iobuf pool. Memory is initialised once, when
+//! allocated; a reused buffer holds old bytes, of which only those written over are ever exposed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::sync::{ContentionMutex, LockStats};
+
+/// Alignment and unit of all buffers, in bytes: what O_DIRECT needs at most on common devices.
+pub const PAGE_BYTES: usize = 4096;
+/// Largest buffer, in bytes: one data segment at its largest.
+pub const BUFFER_BYTES_MAX: usize = 16 << 20;
+/// Size classes are powers of two from one page to the largest buffer.
+const CLASSES: usize = (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize + 1;
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+/// Settings of [`Pools`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Number of independent pools, at least 1.
+    pub pools: usize,
+    /// Bytes of free buffers that all pools together keep.
+    pub retained_bytes_max: usize,
+}
+
+impl Default for PoolConfig {
+    /// Four pools that keep 64 MiB: two large writes in flight per worker of a small machine, without growing for ever.
+    fn default() -> PoolConfig {
+        PoolConfig { pools: 4, retained_bytes_max: 64 << 20 }
+    }
+}
+
+/// The pools of one runtime.
+#[derive(Debug)]
+pub struct Pools {
+    pools: Vec<Arc<Pool>>,
+}
+
+impl Pools {
+    /// Makes empty pools.
+    pub fn new(config: PoolConfig) -> Pools {
+        let count = config.pools.max(1);
+        let each = config.retained_bytes_max / count;
+        let pools = (0..count).map(|_| Arc::new(Pool::new(each))).collect();
+        Pools { pools }
+    }
+
+    /// The pool that user number `index` (a worker) takes from.
+    pub fn pool(&self, index: usize) -> &Arc<Pool> {
+        &self.pools[index % self.pools.len()]
+    }
+
+    /// Counters of every pool's lock.
+    pub fn lock_stats(&self) -> Vec<LockStats> {
+        self.pools.iter().map(|pool| pool.free.stats()).collect()
+    }
+}
+
+/// One pool: a lock and a list of free buffers per size class.
+#[derive(Debug)]
+pub struct Pool {
+    free: ContentionMutex<FreeLists>,
+    retained_bytes_max: usize,
+}
+
+#[derive(Default)]
+struct FreeLists {
+    classes: [Vec<Box<[Page]>>; CLASSES],
+    bytes: usize,
+}
+
+impl std::fmt::Debug for FreeLists {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FreeLists").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool that keeps at most `retained_bytes_max` bytes of free buffers.
+    pub fn new(retained_bytes_max: usize) -> Pool {
+        Pool { free: ContentionMutex::new("buffer-pool", FreeLists::default()), retained_bytes_max }
+    }
+
+    /// A buffer of `len` bytes, with unspecified contents.
+    ///
+    /// # Panics
+    /// If `len` is beyond [`BUFFER_BYTES_MAX`]; callers check lengths that come from outside first.
+    pub fn take(self: &Arc<Self>, len: usize) -> PooledBuf {
+        assert!(len <= BUFFER_BYTES_MAX, "buffer of {len} bytes asked for, at most {BUFFER_BYTES_MAX}");
+        let class = class_of(len);
+        let mut free = self.free.lock();
+        let reused = free.classes[class].pop();
+        if reused.is_some() {
+            free.bytes -= class_bytes(class);
+        }
+        drop(free);
+        let pages = reused.unwrap_or_else(|| {
+            vec![Page([0; PAGE_BYTES]); class_bytes(class) / PAGE_BYTES].into_boxed_slice()
+        });
+        PooledBuf { pages, len, home: Arc::clone(self) }
+    }
+
+    /// Bytes of free buffers kept now.
+    pub fn retained_bytes(&self) -> usize {
+        self.free.lock().bytes
+    }
+
+    fn give_back(&self, pages: Box<[Page]>) {
+        let bytes = pages.len() * PAGE_BYTES;
+        let mut free = self.free.lock();
+        if free.bytes + bytes <= self.retained_bytes_max {
+            free.bytes += bytes;
+            free.classes[class_of(bytes)].push(pages);
+        }
+    }
+}
+
+fn class_of(len: usize) -> usize {
+    let pages = len.div_ceil(PAGE_BYTES).max(1).next_power_of_two();
+    pages.trailing_zeros() as usize
+}
+
+fn class_bytes(class: usize) -> usize {
+    PAGE_BYTES << class
+}
+
+/// A page-aligned buffer that returns to its pool on drop.
+pub struct PooledBuf {
+    pages: Box<[Page]>,
+    len: usize,
+    home: Arc<Pool>,
+}
+
+impl PooledBuf {
+    /// Length in bytes, as asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a buffer of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Shortens the buffer to `len` bytes; a longer `len` changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Makes it shareable without a copy. It returns to the pool when the last clone or slice is dropped.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for PooledBuf {
+    fn as_ref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+}
+
+impl AsMut<[u8]> for PooledBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl std::fmt::Debug for PooledBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PooledBuf").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Drop for PooledBuf {
+    fn drop(&mut self) {
+        let pages = std::mem::take(&mut self.pages);
+        self.home.give_back(pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_come_back() {
+        let pool = Arc::new(Pool::new(1 << 20));
+        for len in [0, 1, 4096, 4097, 70_000, 1 << 20] {
+            let mut buf = pool.take(len);
+            assert_eq!(buf.as_ref().len(), len);
+            assert_eq!(buf.as_ref().as_ptr().addr() % PAGE_BYTES, 0);
+            buf.as_mut().fill(7);
+            let bytes = buf.freeze();
+            assert_eq!(bytes.len(), len);
+            let part = bytes.slice(..len / 2);
+            drop(bytes);
+            let kept = pool.retained_bytes();
+            drop(part);
+            if len > 1 {
+                assert!(pool.retained_bytes() >= kept);
+            }
+        }
+        assert!(pool.retained_bytes() <= 1 << 20);
+    }
+
+    #[test]
+    fn retention_is_bounded() {
+        let pool = Arc::new(Pool::new(2 * PAGE_BYTES));
+        let bufs: Vec<_> = (0..5).map(|_| pool.take(10)).collect();
+        drop(bufs);
+        assert_eq!(pool.retained_bytes(), 2 * PAGE_BYTES);
+        let again = pool.take(1);
+        assert_eq!(pool.retained_bytes(), PAGE_BYTES);
+        drop(again);
+    }
+}

@@ -1,0 +1,464 @@
+//! The handle of a connection, and the state that it shares with its worker.
+//!
+//! Contract: a [`Connection`] may be used from any thread. What it sends is queued under the connection's own lock, held
+//! for a few instructions, and its worker is told once per loop turn: from the worker's own thread that is a push to a
+//! local list, from others a lock-free queue and, if the worker sleeps, an eventfd. Order of sending is the order in
+//! which [`Connection::send`] and [`Connection::call`] are called, whether or not the sender has to wait.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use slab::Slab;
+
+use crate::frame::{FLAG_REPLY, Message, RESERVED_KINDS, ReplyTo, check_lengths};
+use crate::service::{CallError, CloseReason, ConnState, SessionConfig};
+use crate::session::{Session, cost};
+use crate::sync::{ContentionGuard, ContentionMutex, LockStats};
+use crate::worker::WorkerShared;
+
+/// Bits of the flags that callers may use.
+const USER_FLAGS: u32 = 0xffff;
+/// Slot of a connection that its worker has not taken over yet.
+const NO_SLOT: usize = usize::MAX;
+
+#[derive(Debug)]
+enum Outcome {
+    Waiting(Option<Waker>),
+    Done(Result<Message, CallError>),
+}
+
+#[derive(Debug)]
+struct Pending {
+    generation: u32,
+    deadline: Instant,
+    outcome: Outcome,
+}
+
+/// What the connection's lock protects.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) session: Session,
+    config: SessionConfig,
+    pending: Slab<Pending>,
+    /// Calls not answered yet; the rest of `pending` waits to be picked up.
+    unanswered: usize,
+    generation: u32,
+    /// A lower bound of all deadlines.
+    earliest: Option<Instant>,
+    /// Messages behind the bound, in order.
+    held: VecDeque<Message>,
+    /// Bytes of one-way messages and replies among them.
+    held_bytes: usize,
+    /// Set to end the connection once what is queued has been sent.
+    pub(crate) close_wanted: Option<CloseReason>,
+    closed: bool,
+}
+
+impl Core {
+    /// Queues a message, or holds it back if too much is in flight; returns the bytes that can be sent now.
+    fn submit(&mut self, message: Message) -> usize {
+        if self.held.is_empty() && self.has_room(&message) {
+            return self.session.enqueue(message);
+        }
+        if !message.is_request() {
+            self.held_bytes += cost(&message);
+            if self.held_bytes > self.config.held_bytes_max && self.close_wanted.is_none() {
+                self.close_wanted = Some(CloseReason::Overflow(self.config.held_bytes_max));
+            }
+        }
+        self.held.push_back(message);
+        0
+    }
+
+    /// One message always fits, however large, or it would wait for ever.
+    fn has_room(&self, message: &Message) -> bool {
+        let in_flight = self.session.in_flight_bytes();
+        in_flight == 0 || in_flight + cost(message) <= self.config.send_bytes_max
+    }
+
+    /// Queues what was held back and now fits.
+    pub(crate) fn release_held(&mut self) {
+        while let Some(message) = self.held.pop_front() {
+            if message.is_request() {
+                if self.pending_mut(message.id).is_none_or(|p| matches!(p.outcome, Outcome::Done(_))) {
+                    continue; // given up before it was sent
+                }
+            }
+            if !self.has_room(&message) {
+                self.held.push_front(message);
+                return;
+            }
+            if !message.is_request() {
+                self.held_bytes -= cost(&message);
+            }
+            self.session.enqueue(message);
+        }
+    }
+
+    pub(crate) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// True while the peer owes a reply or an acknowledgement.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.unanswered > 0 || self.session.has_unacknowledged()
+    }
+
+    /// A deadline that no call precedes.
+    pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
+        self.earliest
+    }
+
+    fn pending_mut(&mut self, id: u64) -> Option<&mut Pending> {
+        let (key, generation) = ((id & u64::from(u32::MAX)) as usize, (id >> 32) as u32);
+        self.pending.get_mut(key).filter(|pending| pending.generation == generation)
+    }
+
+    fn settle(&mut self, id: u64, result: Result<Message, CallError>) -> Option<Waker> {
+        let pending = self.pending_mut(id)?;
+        if matches!(pending.outcome, Outcome::Done(_)) {
+            return None;
+        }
+        let before = std::mem::replace(&mut pending.outcome, Outcome::Done(result));
+        self.unanswered -= 1;
+        match before {
+            Outcome::Waiting(waker) => waker,
+            Outcome::Done(_) => None,
+        }
+    }
+
+    /// Gives a reply to its call; the waker is to be woken outside the lock. A late reply is dropped.
+    pub(crate) fn complete(&mut self, reply: Message) -> Option<Waker> {
+        self.settle(reply.id, Ok(reply))
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.pending.iter().map(|(key, pending)| call_id(key, pending.generation)).collect()
+    }
+
+    /// Fails the calls whose deadline has passed; returns wakers and the number of calls.
+    pub(crate) fn expire(&mut self, now: Instant) -> (Vec<Waker>, usize) {
+        if self.earliest.is_none_or(|earliest| earliest > now) {
+            return (Vec::new(), 0);
+        }
+        let mut wakers = Vec::new();
+        let mut expired = 0;
+        self.earliest = None;
+        for (_, pending) in &mut self.pending {
+            let Outcome::Waiting(waker) = &mut pending.outcome else { continue };
+            if pending.deadline > now {
+                self.earliest = Some(self.earliest.map_or(pending.deadline, |at| at.min(pending.deadline)));
+                continue;
+            }
+            wakers.extend(waker.take());
+            pending.outcome = Outcome::Done(Err(CallError::Deadline));
+            self.unanswered -= 1;
+            expired += 1;
+        }
+        (wakers, expired)
+    }
+
+    fn fail_all(&mut self, error: CallError) -> Vec<Waker> {
+        self.held.clear();
+        self.held_bytes = 0;
+        self.earliest = None;
+        self.ids().into_iter().filter_map(|id| self.settle(id, Err(error))).collect()
+    }
+
+    /// Begins a new incarnation: calls fail, unsent messages are dropped, numbering restarts.
+    pub(crate) fn reset(&mut self) -> Vec<Waker> {
+        self.session = Session::default();
+        self.fail_all(CallError::Reset)
+    }
+}
+
+fn call_id(key: usize, generation: u32) -> u64 {
+    u64::from(generation) << 32 | key as u64
+}
+
+pub(crate) struct Shared {
+    id: u64,
+    peer: SocketAddr,
+    worker: Arc<WorkerShared>,
+    slot: AtomicUsize,
+    /// The worker knows already that there is something to send.
+    dirty: AtomicBool,
+    state: AtomicU8,
+    config: SessionConfig,
+    core: ContentionMutex<Core>,
+}
+
+/// One end of a session with a peer. Clones are the same connection. Dropping all of them does not close it.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+impl Connection {
+    pub(crate) fn new(id: u64, peer: SocketAddr, worker: Arc<WorkerShared>, config: SessionConfig) -> Connection {
+        let core = Core {
+            session: Session::default(),
+            config,
+            pending: Slab::new(),
+            unanswered: 0,
+            // Random, so that a reply to a call of an earlier incarnation is not taken for one of this.
+            generation: fastrand::u32(..),
+            earliest: None,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            close_wanted: None,
+            closed: false,
+        };
+        let shared = Shared {
+            id,
+            peer,
+            worker,
+            slot: AtomicUsize::new(NO_SLOT),
+            dirty: AtomicBool::new(false),
+            state: AtomicU8::new(ConnState::Connecting as u8),
+            config,
+            core: ContentionMutex::new("connection", core),
+        };
+        Connection { shared: Arc::new(shared) }
+    }
+
+    /// Address of the peer; on the accepting side, the one the session began from.
+    pub fn peer(&self) -> SocketAddr {
+        self.shared.peer
+    }
+
+    /// Number of the connection, unique in its runtime.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Index of the worker it lives on.
+    pub fn worker(&self) -> usize {
+        self.shared.worker.index
+    }
+
+    /// Its state now.
+    pub fn state(&self) -> ConnState {
+        match self.shared.state.load(Acquire) {
+            0 => ConnState::Connecting,
+            1 => ConnState::Up,
+            2 => ConnState::Down,
+            _ => ConnState::Closed,
+        }
+    }
+
+    /// True while frames flow.
+    pub fn is_up(&self) -> bool {
+        self.state() == ConnState::Up
+    }
+
+    /// Sends a message that wants no reply. Never waits: what cannot be sent now is kept up to
+    /// [`SessionConfig::held_bytes_max`], beyond which the connection is closed. On a closed connection it is dropped.
+    ///
+    /// # Panics
+    /// If the kind is in the messenger's range.
+    pub fn send(&self, message: Message) {
+        self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message });
+    }
+
+    /// Sends a request. It is queued at once, in order with everything else; the future is for the reply. If more than
+    /// [`SessionConfig::send_bytes_max`] is in flight it waits its turn. Dropping the future gives the reply up, and the
+    /// request too if it has not been queued for the socket yet. `deadline` counts from now; running into it is noticed
+    /// a few milliseconds late.
+    ///
+    /// # Panics
+    /// If the kind is in the messenger's range.
+    pub fn call(&self, message: Message, deadline: Duration) -> Call {
+        assert!(message.kind < RESERVED_KINDS, "kind {:#06x} belongs to the messenger", message.kind);
+        if let Err(error) = check_lengths(&message, &self.shared.config.limits) {
+            return Call::failed(self, CallError::TooLong(error));
+        }
+        let deadline = Instant::now() + deadline;
+        let mut core = self.core();
+        if core.closed {
+            return Call::failed(self, CallError::Closed);
+        }
+        core.generation = core.generation.wrapping_add(1).max(1);
+        let generation = core.generation;
+        let key = core.pending.insert(Pending { generation, deadline, outcome: Outcome::Waiting(None) });
+        let id = call_id(key, generation);
+        core.unanswered += 1;
+        core.earliest = Some(core.earliest.map_or(deadline, |at| at.min(deadline)));
+        let bytes = core.submit(Message { id, flags: message.flags & USER_FLAGS, ..message });
+        drop(core);
+        self.mark_dirty(bytes);
+        Call { connection: self.clone(), id, failed: None }
+    }
+
+    /// Answers a request. Does nothing for a one-way message, or if the connection is closed.
+    pub fn reply(&self, to: &Message, kind: u16, front: Bytes, data: Bytes) {
+        self.reply_to(to.reply_to(), Message::new(to.class, kind, front, data));
+    }
+
+    /// As [`Connection::reply`], for a request that has been taken apart, with flags and a checksum known already.
+    pub fn reply_to(&self, to: ReplyTo, message: Message) {
+        if to.id == 0 {
+            tracing::debug!(kind = message.kind, "no reply is wanted by a one-way message");
+            return;
+        }
+        let flags = message.flags & USER_FLAGS | FLAG_REPLY;
+        self.post(Message { id: to.id, class: to.class, flags, ..message });
+    }
+
+    /// Closes the session: calls fail with [`CallError::Closed`], what is queued is sent for at most a second, the peer is
+    /// told.
+    pub fn close(&self) {
+        self.close_with(CloseReason::Local);
+    }
+
+    /// Counters of the connection's lock.
+    pub fn lock_stats(&self) -> LockStats {
+        self.shared.core.stats()
+    }
+
+    pub(crate) fn close_with(&self, reason: CloseReason) {
+        let mut core = self.core();
+        if core.closed || core.close_wanted.is_some() {
+            return;
+        }
+        core.close_wanted = Some(reason);
+        drop(core);
+        self.mark_dirty(0);
+    }
+
+    fn post(&self, message: Message) {
+        assert!(message.kind < RESERVED_KINDS, "kind {:#06x} belongs to the messenger", message.kind);
+        if let Err(error) = check_lengths(&message, &self.shared.config.limits) {
+            tracing::error!(peer = %self.peer(), kind = message.kind, %error, "message not sent");
+            return;
+        }
+        let mut core = self.core();
+        if core.closed || core.close_wanted.is_some() {
+            return;
+        }
+        let bytes = core.submit(message);
+        drop(core);
+        self.mark_dirty(bytes);
+    }
+
+    pub(crate) fn core(&self) -> ContentionGuard<'_, Core> {
+        self.shared.core.lock()
+    }
+
+    pub(crate) fn config(&self) -> &SessionConfig {
+        &self.shared.config
+    }
+
+    pub(crate) fn set_state(&self, state: ConnState) {
+        self.shared.state.store(state as u8, Release);
+    }
+
+    /// The worker has put the connection into `slot` and flushes it next.
+    pub(crate) fn adopt(&self, slot: usize) {
+        self.shared.slot.store(slot, Release);
+    }
+
+    /// To be called before a flush looks at the queue, so that what comes later marks it again.
+    pub(crate) fn clear_dirty(&self) {
+        self.shared.dirty.store(false, Release);
+    }
+
+    /// Tells the worker that there is something to do, unless it knows.
+    pub(crate) fn mark_dirty(&self, bytes: usize) {
+        if self.shared.dirty.swap(true, AcqRel) {
+            self.shared.worker.add_dirty_bytes(bytes);
+            return;
+        }
+        let slot = self.shared.slot.load(Acquire);
+        if slot != NO_SLOT {
+            self.shared.worker.mark_dirty(slot, bytes);
+        }
+    }
+
+    /// Ends the connection: nothing is queued any more, and all calls fail.
+    pub(crate) fn finish(&self) {
+        let mut core = self.core();
+        core.closed = true;
+        core.session = Session::default();
+        let wakers = core.fail_all(CallError::Closed);
+        drop(core);
+        self.set_state(ConnState::Closed);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("id", &self.id())
+            .field("peer", &self.peer())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Future of a reply, from [`Connection::call`]. May be polled on any thread.
+#[derive(Debug)]
+#[must_use = "dropping it gives the reply up"]
+pub struct Call {
+    connection: Connection,
+    /// 0 once there is nothing to clean up.
+    id: u64,
+    failed: Option<CallError>,
+}
+
+impl Call {
+    fn failed(connection: &Connection, error: CallError) -> Call {
+        Call { connection: connection.clone(), id: 0, failed: Some(error) }
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Message, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.id == 0 {
+            return Poll::Ready(Err(self.failed.unwrap_or(CallError::Closed)));
+        }
+        let mut core = self.connection.core();
+        let key = (self.id & u64::from(u32::MAX)) as usize;
+        let Some(pending) = core.pending_mut(self.id) else { return Poll::Ready(Err(CallError::Closed)) };
+        match &mut pending.outcome {
+            Outcome::Done(_) => {}
+            Outcome::Waiting(Some(waker)) if waker.will_wake(cx.waker()) => return Poll::Pending,
+            Outcome::Waiting(waker) => {
+                *waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        let done = core.pending.remove(key);
+        drop(core);
+        self.id = 0;
+        match done.outcome {
+            Outcome::Done(result) => Poll::Ready(result),
+            Outcome::Waiting(_) => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.id == 0 {
+            return;
+        }
+        let mut core = self.connection.core();
+        if core.pending_mut(self.id).is_some() {
+            let dropped = core.pending.remove((self.id & u64::from(u32::MAX)) as usize);
+            core.unanswered -= usize::from(matches!(dropped.outcome, Outcome::Waiting(_)));
+            drop(core);
+            drop(dropped); // a reply nobody took may return its buffer to a pool: not under the lock
+        }
+    }
+}

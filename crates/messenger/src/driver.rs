@@ -1,0 +1,392 @@
+//! Drives a connection on its worker: dialling, handshake, frames, keep-alive, reconnecting, closing.
+//!
+//! Contract: what a session is lies in `session`, what bytes mean in `frame` and `handshake`; this module carries
+//! between them and the socket and keeps the time. A fault of TCP or of a frame ends the TCP connection, and only what
+//! no resend could mend ends the session. The worker and other connections are never affected.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use mio::Interest;
+use mio::net::TcpStream;
+use protocol::ClusterId;
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::connection::Connection;
+use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};
+use crate::handshake::{self, AUTH_NONE, Answer, FEATURES, Hello, Refusal, Resume, Welcome};
+use crate::listener::Listening;
+use crate::reactor::{Cause, Next, Source, token};
+use crate::runtime::Handle;
+use crate::service::{CloseReason, ConnState, ConnectConfig, PeerInfo, Service, StateEvent};
+use crate::session::Arrival;
+use crate::wire::{KIND_ACK, KIND_BYE, KIND_PING, KIND_PONG, Wire};
+use crate::worker::Worker;
+
+/// Messages dispatched from one connection before others have their turn.
+const MESSAGES_PER_TURN: usize = 64;
+/// Bytes read from one connection before others have their turn.
+const BYTES_PER_TURN: usize = 1 << 20;
+/// How long a closing connection goes on sending what is queued.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// Settings of every TCP connection: no delay for small frames, and the kernel notices peers that vanish while nothing
+/// is sent.
+pub(crate) fn tune(stream: &TcpStream) {
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5)).with_retries(3);
+    let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(&keepalive));
+    if let Err(error) = tuned {
+        tracing::debug!(%error, "cannot set socket options");
+    }
+}
+
+/// What ends a TCP connection, or more.
+#[derive(Debug)]
+enum Fault {
+    /// TCP is lost.
+    Lost(String),
+    /// A frame was refused.
+    Frame(FrameError),
+    /// A handler panicked.
+    Panic,
+    /// The peer refused the handshake.
+    Refused(Refusal),
+    /// The session is over.
+    Close(CloseReason),
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Fault {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Fault::Lost("the peer closed the connection".into()),
+            _ => Fault::Lost(error.to_string()),
+        }
+    }
+}
+
+impl From<CodecError> for Fault {
+    fn from(error: CodecError) -> Fault {
+        match error {
+            CodecError::Frame(error) => Fault::Frame(error),
+            CodecError::Io(error) => error.into(),
+        }
+    }
+}
+
+struct Connector {
+    config: ConnectConfig,
+    cookie: u128,
+    /// The session that the peer knows, once it was up.
+    incarnation: Option<u64>,
+    attempts: u32,
+    told_down: bool,
+}
+
+struct Acceptance {
+    listening: Arc<Listening>,
+    cookie: u128,
+    incarnation: u64,
+}
+
+enum Role {
+    Connecting(Connector),
+    Accepting(Acceptance),
+}
+
+enum Link {
+    /// No TCP: until the next attempt, or until the session is forgotten.
+    Waiting { until: Instant },
+    /// TCP is being made.
+    Dialing { stream: TcpStream, until: Instant },
+    /// The handshake is under way.
+    Greeting { stream: TcpStream, until: Instant, out: Bytes, buf: BytesMut },
+    /// Frames flow.
+    Up(Box<Wire>),
+}
+
+/// A connection on its worker.
+pub(crate) struct Driver {
+    slot: usize,
+    connection: Connection,
+    service: Rc<dyn Service>,
+    role: Role,
+    link: Link,
+    last_rx: Instant,
+    /// Since when the peer owes something.
+    owed_since: Option<Instant>,
+    pinged: bool,
+    close_until: Option<Instant>,
+    finished: bool,
+}
+
+impl Driver {
+    fn new(slot: usize, connection: Connection, service: Rc<dyn Service>, role: Role, now: Instant) -> Driver {
+        Driver {
+            slot,
+            connection,
+            service,
+            role,
+            link: Link::Waiting { until: now },
+            last_rx: now,
+            owed_since: None,
+            pinged: false,
+            close_until: None,
+            finished: false,
+        }
+    }
+
+    /// Runs the connection for one cause, and says when it wants to be run again.
+    pub(crate) fn run(&mut self, worker: &Worker, cause: Cause) -> Next {
+        let now = Instant::now();
+        self.connection.clear_dirty();
+        if let Err(fault) = self.advance(worker, cause, now) {
+            self.fail(worker, fault, now);
+        }
+        if self.finished {
+            return Next::Remove;
+        }
+        let at = self.next_timer(now);
+        match &self.link {
+            Link::Up(wire) if (wire.readable || wire.backlog) && !self.is_paused(wire) => Next::Again(at),
+            _ => Next::Keep(at),
+        }
+    }
+
+    fn advance(&mut self, worker: &Worker, cause: Cause, now: Instant) -> Result<(), Fault> {
+        self.expire_calls(worker, now);
+        self.check_close(now)?;
+        match &mut self.link {
+            Link::Waiting { until } if *until > now => Ok(()),
+            Link::Waiting { .. } => self.waited(worker, now),
+            Link::Dialing { until, .. } | Link::Greeting { until, .. } if *until <= now => {
+                Err(Fault::Lost("the handshake timed out".into()))
+            }
+            Link::Dialing { .. } => match cause {
+                Cause::Ready { writable, closed, .. } if writable || closed => self.dialed(worker, now),
+                _ => Ok(()),
+            },
+            Link::Greeting { .. } => self.greet(worker, now),
+            Link::Up(wire) => {
+                if let Cause::Ready { readable, writable, closed } = cause {
+                    wire.readable |= readable || closed;
+                    wire.writable |= writable;
+                    wire.ending |= closed;
+                }
+                self.carry(worker, cause, now)
+            }
+        }
+    }
+
+    /// Frames in, frames out.
+    fn carry(&mut self, worker: &Worker, cause: Cause, now: Instant) -> Result<(), Fault> {
+        let reading = matches!(cause, Cause::Requeued | Cause::Ready { .. });
+        if reading {
+            self.receive(worker, now)?;
+            let core = self.connection.core();
+            let due = core.session.ack_due().is_some_and(|at| at <= now) || core.has_held();
+            drop(core);
+            let waiting = matches!(&self.link, Link::Up(wire) if wire.writable && !wire.tx.is_empty());
+            if due || waiting {
+                // At the end of the turn, together with the replies that this turn produces.
+                self.connection.mark_dirty(0);
+            }
+            return Ok(());
+        }
+        if let Cause::Timer(_) = cause {
+            self.keep_alive(worker, now)?;
+        }
+        self.send(worker, now)
+    }
+
+    fn receive(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+        let (mut messages, mut bytes) = (0, 0);
+        loop {
+            if let Link::Up(wire) = &self.link
+                && self.is_paused(wire)
+            {
+                return Ok(());
+            }
+            let Link::Up(wire) = &mut self.link else { return Ok(()) };
+            while messages < MESSAGES_PER_TURN {
+                match wire.decode()? {
+                    Some(frame) => {
+                        messages += 1;
+                        dispatch(worker, &self.connection, &*self.service, wire, frame, now)?;
+                        if let Role::Connecting(connector) = &mut self.role {
+                            connector.attempts = 0;
+                        }
+                    }
+                    None => {
+                        wire.backlog = false;
+                        break;
+                    }
+                }
+            }
+            if messages >= MESSAGES_PER_TURN {
+                wire.backlog = true;
+                return Ok(());
+            }
+            if !wire.readable || bytes >= BYTES_PER_TURN {
+                return Ok(());
+            }
+            let count = wire.read(&mut worker.sources().scratch.borrow_mut())?;
+            if count > 0 {
+                bytes += count;
+                worker.counters().bytes_in.add(count as u64);
+                self.last_rx = now;
+                self.pinged = false;
+            }
+        }
+    }
+
+    fn send(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+        let Link::Up(wire) = &mut self.link else { return Ok(()) };
+        loop {
+            let mut core = self.connection.core();
+            wire.fill(&mut core, worker.counters());
+            if core.session.ack_due().is_some_and(|at| at <= now) {
+                wire.push_control(KIND_ACK, &mut core, worker.counters());
+            }
+            let more = core.session.has_unsent();
+            let closing = core.close_wanted.clone();
+            if closing.is_some() && !more && !core.has_held() && !wire.farewell {
+                wire.farewell = true;
+                wire.push_control(KIND_BYE, &mut core, worker.counters());
+            }
+            drop(core);
+            wire.write(worker.counters())?;
+            if wire.tx.is_empty() && wire.farewell {
+                return Err(Fault::Close(closing.unwrap_or(CloseReason::Local)));
+            }
+            if !wire.tx.is_empty() || !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Accepting side: replies that do not get out stop more requests from coming in. The connecting side always reads,
+    /// so that two ends never wait for each other; and while all replies are out, acknowledgements must be read.
+    fn is_paused(&self, wire: &Wire) -> bool {
+        if matches!(self.role, Role::Connecting(_)) || wire.tx.is_empty() {
+            return false;
+        }
+        let core = self.connection.core();
+        let waiting = core.session.unsent_bytes() + wire.tx.bytes();
+        waiting > self.connection.config().pause_bytes || core.has_held()
+    }
+
+    fn expire_calls(&mut self, worker: &Worker, now: Instant) {
+        let (wakers, expired) = self.connection.core().expire(now);
+        worker.counters().deadlines.add(expired as u64);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn check_close(&mut self, now: Instant) -> Result<(), Fault> {
+        let Some(reason) = self.connection.core().close_wanted.clone() else { return Ok(()) };
+        let until = *self.close_until.get_or_insert(now + CLOSE_MAX);
+        let can_flush = matches!(self.link, Link::Up(_)) && !matches!(reason, CloseReason::Overflow(_));
+        if can_flush && now < until { Ok(()) } else { Err(Fault::Close(reason)) }
+    }
+
+    fn keep_alive(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+        let Some(quiet_since) = self.quiet_since() else { return Ok(()) };
+        let Link::Up(wire) = &mut self.link else { return Ok(()) };
+        let config = self.connection.config();
+        if now >= quiet_since + config.dead_after {
+            return Err(Fault::Lost(format!("the peer owes an answer and was silent for {:?}", config.dead_after)));
+        }
+        if now >= quiet_since + config.ping_after && !self.pinged {
+            self.pinged = true;
+            wire.push_control(KIND_PING, &mut self.connection.core(), worker.counters());
+        }
+        Ok(())
+    }
+
+    /// Since when nothing came although something is owed; `None` if nothing is owed, or nothing is read on purpose.
+    fn quiet_since(&self) -> Option<Instant> {
+        let Link::Up(wire) = &self.link else { return None };
+        let since = self.owed_since?.max(self.last_rx);
+        (!self.is_paused(wire)).then_some(since)
+    }
+
+    fn next_timer(&mut self, now: Instant) -> Option<Instant> {
+        let core = self.connection.core();
+        let owed = core.is_owed();
+        let calls = core.earliest_deadline();
+        let ack = core.session.ack_due();
+        drop(core);
+        self.owed_since = if owed { Some(self.owed_since.unwrap_or(now)) } else { None };
+        let config = self.connection.config();
+        let link = match &self.link {
+            Link::Waiting { until } | Link::Dialing { until, .. } | Link::Greeting { until, .. } => Some(*until),
+            Link::Up(_) => {
+                let silence = if self.pinged { config.dead_after } else { config.ping_after };
+                [ack, self.quiet_since().map(|since| since + silence)].into_iter().flatten().min()
+            }
+        };
+        [calls, link, self.close_until].into_iter().flatten().min()
+    }
+}
+
+/// Hands one frame on.
+fn dispatch(
+    worker: &Worker,
+    connection: &Connection,
+    service: &dyn Service,
+    wire: &mut Wire,
+    frame: Frame,
+    now: Instant,
+) -> Result<(), Fault> {
+    let Frame { seq, ack, message } = frame;
+    let counters = worker.counters();
+    let mut core = connection.core();
+    if message.kind >= RESERVED_KINDS {
+        core.session.acknowledge(ack).map_err(Fault::Frame)?;
+        return match message.kind {
+            KIND_ACK | KIND_PONG => Ok(()),
+            KIND_PING => {
+                wire.push_control(KIND_PONG, &mut core, counters);
+                Ok(())
+            }
+            KIND_BYE => Err(Fault::Close(CloseReason::Peer)),
+            other => Err(Fault::Frame(FrameError::UnknownKind(other))),
+        };
+    }
+    if seq == 0 {
+        let expected = core.session.received() + 1;
+        return Err(Fault::Frame(FrameError::Sequence { expected, got: 0 }));
+    }
+    let arrival =
+        core.session.arrive(seq, ack, message.wire_bytes(), now, connection.config()).map_err(Fault::Frame)?;
+    if arrival == Arrival::Duplicate {
+        counters.duplicates.add(1);
+        return Ok(());
+    }
+    counters.messages_in.add(1);
+    if message.is_reply() {
+        let waker = core.complete(message);
+        drop(core);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        return Ok(());
+    }
+    if core.close_wanted.is_some() {
+        return Ok(());
+    }
+    drop(core);
+    worker.guard("a message handler", || service.on_message(worker, connection, message)).ok_or(Fault::Panic)
+}
+
+mod link;
+
+pub(crate) use link::{Accepted, accept};
+
+#[cfg(test)]
+mod tests;

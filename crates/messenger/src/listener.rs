@@ -1,0 +1,331 @@
+//! Accepting: a listener, the handshake of accepted sockets, and their way to the worker that will serve them.
+//!
+//! Contract: which worker serves a connection is `placement`'s decision, asked for once the handshake has told the
+//! lane. A session that comes back goes to the worker that has it. Sockets that say nothing are dropped after
+//! `handshake_max`, and at most [`GREETINGS_MAX`] are in their handshake at once.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use mio::Interest;
+use mio::net::{TcpListener, TcpStream};
+use parking_lot::Mutex;
+use placement::threads::{NewConnection, Snapshot, assign};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::driver::{self, Accepted};
+use crate::handshake::{self, HandshakeError, Hello, Refusal};
+use crate::reactor::{Cause, Next, Source, token};
+use crate::runtime::Handle;
+use crate::service::{ListenConfig, ListenError, Service};
+use crate::worker::Worker;
+
+/// Sockets in their handshake at once, per listener.
+pub const GREETINGS_MAX: usize = 1024;
+/// Connections the kernel keeps for us until we accept them.
+const BACKLOG: i32 = 1024;
+/// Sockets accepted before others have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Pause after the kernel refused a socket, for want of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a listener's parts on all workers share.
+pub(crate) struct Listening {
+    pub(crate) id: u64,
+    pub(crate) config: ListenConfig,
+    /// Which worker has a session, by cookie.
+    pub(crate) sessions: Mutex<HashMap<u128, usize>>,
+    assigned: AtomicU64,
+    greetings: AtomicUsize,
+}
+
+/// A listener. Dropping it stops it, as [`Listener::stop`] does.
+#[must_use = "dropping the listener stops it"]
+pub struct Listener {
+    handle: Handle,
+    listening: Arc<Listening>,
+    addr: SocketAddr,
+    slot: Arc<Mutex<Option<usize>>>,
+}
+
+impl Listener {
+    /// The address it listens on, with the port that was taken.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Number of sessions it has, those without TCP included.
+    pub fn sessions(&self) -> usize {
+        self.listening.sessions.lock().len()
+    }
+
+    /// Stops accepting and closes the socket. Sessions go on, but cannot resume once they lose TCP.
+    pub fn stop(self) {}
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let slot = Arc::clone(&self.slot);
+        self.handle.post_run(self.listening.config.worker, move |worker| {
+            if let Some(slot) = slot.lock().take() {
+                drop(worker.sources().remove(slot));
+            }
+        });
+        let id = self.listening.id;
+        for index in 0..self.handle.workers() {
+            self.handle.post_run(index, move |worker| {
+                let service = worker.sources().services.borrow_mut().remove(&id);
+                drop(service);
+            });
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Listens for connections. `factory` makes one service on each worker, before any connection reaches it.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen<F>(&self, config: ListenConfig, factory: F) -> Result<Listener, ListenError>
+    where
+        F: Fn(&Worker) -> Rc<dyn Service> + Send + Sync + 'static,
+    {
+        config.mapping.check_available()?;
+        if config.worker >= self.workers() {
+            return Err(ListenError::NoWorker(config.worker));
+        }
+        let socket = bind(config.addr).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::AddrInUse(config.addr),
+            io::ErrorKind::AddrNotAvailable => ListenError::AddrNotAvailable(config.addr),
+            _ => ListenError::Io { addr: config.addr, source },
+        })?;
+        let addr = socket.local_addr().map_err(|source| ListenError::Io { addr: config.addr, source })?;
+        let accepting = config.worker;
+        let listening = Arc::new(Listening {
+            id: self.next_id(),
+            config,
+            sessions: Mutex::default(),
+            assigned: AtomicU64::new(0),
+            greetings: AtomicUsize::new(0),
+        });
+        let factory = Arc::new(factory);
+        for index in 0..self.workers() {
+            let (factory, id) = (Arc::clone(&factory), listening.id);
+            let posted = self.post_run(index, move |worker| {
+                let service = factory(worker);
+                worker.sources().services.borrow_mut().insert(id, service);
+            });
+            if !posted {
+                return Err(ListenError::Stopped);
+            }
+        }
+        let listener =
+            Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot: Arc::default() };
+        let place = Arc::clone(&listener.slot);
+        let posted = self.post_run(accepting, move |worker| {
+            let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket) };
+            let slot = worker.sources().insert(|_| Source::Listener(acceptor));
+            *place.lock() = Some(slot);
+            worker.sources().with(worker, slot, |source, worker| match source {
+                Source::Listener(acceptor) => acceptor.register(worker, slot),
+                _ => Next::Remove,
+            });
+        });
+        if posted { Ok(listener) } else { Err(ListenError::Stopped) }
+    }
+}
+
+fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// The listening socket on its worker.
+pub(crate) struct Acceptor {
+    listening: Arc<Listening>,
+    socket: TcpListener,
+}
+
+impl Acceptor {
+    fn register(&mut self, worker: &Worker, slot: usize) -> Next {
+        match worker.registry().register(&mut self.socket, token(slot), Interest::READABLE) {
+            Ok(()) => Next::Again(None),
+            Err(error) => {
+                tracing::error!(%error, "cannot watch a listener");
+                Next::Remove
+            }
+        }
+    }
+
+    pub(crate) fn run(&mut self, worker: &Worker) -> Next {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.socket.accept() {
+                Ok((stream, peer)) => self.greet(worker, stream, peer),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Keep(None),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept connections for the moment");
+                    return Next::Keep(Some(Instant::now() + ACCEPT_PAUSE));
+                }
+            }
+        }
+        Next::Again(None)
+    }
+
+    fn greet(&self, worker: &Worker, stream: TcpStream, peer: SocketAddr) {
+        if self.listening.greetings.load(Relaxed) >= GREETINGS_MAX {
+            worker.counters().handshake_errors.add(1);
+            tracing::warn!(%peer, "connection dropped, {GREETINGS_MAX} are in their handshake already");
+            return;
+        }
+        driver::tune(&stream);
+        self.listening.greetings.fetch_add(1, Relaxed);
+        let until = Instant::now() + self.listening.config.session.handshake_max;
+        let listening = Arc::clone(&self.listening);
+        let slot = worker.sources().insert(|slot| {
+            Source::Greeting(Greeting { listening, stream: Some(stream), peer, slot, buf: BytesMut::new(), until })
+        });
+        worker.sources().with(worker, slot, |source, worker| match source {
+            Source::Greeting(greeting) => greeting.begin(worker),
+            _ => Next::Remove,
+        });
+    }
+}
+
+/// An accepted socket that has not said who it is.
+pub(crate) struct Greeting {
+    listening: Arc<Listening>,
+    stream: Option<TcpStream>,
+    peer: SocketAddr,
+    slot: usize,
+    buf: BytesMut,
+    until: Instant,
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        self.listening.greetings.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Greeting {
+    fn begin(&mut self, worker: &Worker) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Remove };
+        match worker.registry().register(stream, token(self.slot), Interest::READABLE) {
+            Ok(()) => Next::Again(Some(self.until)),
+            Err(error) => {
+                tracing::error!(%error, "cannot watch a socket");
+                Next::Remove
+            }
+        }
+    }
+
+    pub(crate) fn run(&mut self, worker: &Worker, cause: Cause) -> Next {
+        if let Cause::Timer(now) = cause
+            && now >= self.until
+        {
+            return self.drop_it(worker, "it said nothing in time");
+        }
+        let Some(stream) = &mut self.stream else { return Next::Remove };
+        let mut chunk = [0; 1024];
+        loop {
+            match handshake::decode::<Hello>(&mut self.buf) {
+                Ok(Some(hello)) => return self.welcome(worker, hello),
+                Ok(None) => {}
+                Err(HandshakeError::Version(refusal)) => return self.refuse(worker, refusal),
+                Err(error) => return self.drop_it(worker, &error.to_string()),
+            }
+            match stream.read(&mut chunk) {
+                Ok(0) => return self.drop_it(worker, "it was closed in its handshake"),
+                Ok(count) => self.buf.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Keep(Some(self.until)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.drop_it(worker, &error.to_string()),
+            }
+        }
+    }
+
+    fn drop_it(&mut self, worker: &Worker, why: &str) -> Next {
+        worker.counters().handshake_errors.add(1);
+        tracing::warn!(peer = %self.peer, why, "connection dropped");
+        Next::Remove
+    }
+
+    fn refuse(&mut self, worker: &Worker, refusal: Refusal) -> Next {
+        tracing::warn!(peer = %self.peer, %refusal, "connection refused");
+        worker.counters().handshake_errors.add(1);
+        if let Some(stream) = &mut self.stream {
+            // The socket buffer of a new connection takes these few bytes, or the peer is gone.
+            let sent = stream.write(&handshake::refusal_bytes(refusal));
+            if let Err(error) = sent.and_then(|_| stream.shutdown(Shutdown::Write)) {
+                tracing::debug!(peer = %self.peer, %error, "the peer could not be told");
+            }
+        }
+        Next::Remove
+    }
+
+    /// The handshake is complete: the socket moves to the worker that serves it.
+    fn welcome(&mut self, worker: &Worker, hello: Hello) -> Next {
+        if let Err(refusal) = handshake::check_hello(&hello, self.listening.config.cluster) {
+            return self.refuse(worker, refusal);
+        }
+        if worker.is_shutting_down() {
+            return self.refuse(worker, Refusal::Busy);
+        }
+        let target = match self.place(worker, &hello) {
+            Some(target) => target,
+            None => return self.refuse(worker, Refusal::Busy),
+        };
+        let Some(mut stream) = self.stream.take() else { return Next::Remove };
+        if let Err(error) = worker.registry().deregister(&mut stream) {
+            return self.drop_it(worker, &error.to_string());
+        }
+        let accepted = Accepted {
+            listening: Arc::clone(&self.listening),
+            stream,
+            peer: self.peer,
+            hello,
+            rest: std::mem::take(&mut self.buf),
+        };
+        worker.handle().post_run(target, move |worker| driver::accept(worker, accepted));
+        Next::Remove
+    }
+
+    fn place(&self, worker: &Worker, hello: &Hello) -> Option<usize> {
+        let mut sessions = self.listening.sessions.lock();
+        if let Some(known) = sessions.get(&hello.cookie) {
+            return Some(*known);
+        }
+        let snapshot = Snapshot {
+            workers: worker.handle().workers(),
+            assigned: self.listening.assigned.load(Relaxed),
+        };
+        match assign(self.listening.config.mapping, &snapshot, &NewConnection { lane: hello.lane }) {
+            Ok(index) => {
+                self.listening.assigned.fetch_add(1, Relaxed);
+                sessions.insert(hello.cookie, index.0);
+                Some(index.0)
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot assign a connection");
+                None
+            }
+        }
+    }
+}

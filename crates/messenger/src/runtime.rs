@@ -1,0 +1,296 @@
+//! Starting and stopping the workers, and reaching them from anywhere.
+//!
+//! Contract: no globals; several runtimes live in one process. A [`Handle`] outlives its runtime harmlessly: what is
+//! asked of a stopped runtime ends in [`Gone`] or a closed connection, never in a hang.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::blocking::BlockingPool;
+use crate::buffer::{PoolConfig, Pools};
+use crate::channel::{Gone, block_on, oneshot};
+use crate::counters::WorkerStats;
+use crate::sync::LockStats;
+use crate::worker::{Command, Worker, WorkerShared, thread_main};
+
+/// Most workers a runtime takes: more than the cores of any machine it is meant for.
+pub const WORKERS_MAX: usize = 1024;
+
+/// Settings of a [`Runtime`].
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    /// Name of the runtime, and prefix of its threads' names.
+    pub name: String,
+    /// Number of workers, 1 to [`WORKERS_MAX`].
+    pub workers: usize,
+    /// Most I/O threads that [`Worker::blocking`] may start.
+    pub blocking_threads_max: usize,
+    /// Pools of data buffers.
+    pub pools: PoolConfig,
+    /// How long [`Runtime::shutdown`] goes on sending what is queued.
+    pub drain_max: Duration,
+}
+
+impl RuntimeConfig {
+    /// Default settings: 16 I/O threads, and one second to drain, which empties a bounded queue on any usable network.
+    pub fn new(name: impl Into<String>, workers: usize) -> RuntimeConfig {
+        RuntimeConfig {
+            name: name.into(),
+            workers,
+            blocking_threads_max: 16,
+            pools: PoolConfig::default(),
+            drain_max: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a runtime did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The number of workers is out of range.
+    #[error("{0} workers asked for, 1 to {WORKERS_MAX} are possible")]
+    Workers(usize),
+    /// The kernel gave no epoll set, eventfd or thread.
+    #[error("cannot start worker {index}: {source}")]
+    Start {
+        /// Which worker.
+        index: usize,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+struct Shared {
+    config: RuntimeConfig,
+    workers: Vec<Arc<WorkerShared>>,
+    blocking: BlockingPool,
+    pools: Pools,
+    next_id: AtomicU64,
+    shutting_down: AtomicBool,
+}
+
+/// Reaches the workers of a runtime from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+/// What a runtime has done so far.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeStats {
+    /// One entry per worker.
+    pub workers: Vec<WorkerStats>,
+    /// I/O threads alive.
+    pub blocking_threads: usize,
+    /// Blocking jobs that panicked.
+    pub blocking_panics: usize,
+    /// Locks of the buffer pools.
+    pub pool_locks: Vec<LockStats>,
+}
+
+impl RuntimeStats {
+    /// The figures of all workers added up.
+    pub fn total(&self) -> WorkerStats {
+        let mut total = WorkerStats::default();
+        self.workers.iter().for_each(|worker| total.merge(worker));
+        total
+    }
+}
+
+impl Handle {
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.shared.workers.len()
+    }
+
+    /// Settings the runtime was started with.
+    pub fn config(&self) -> &RuntimeConfig {
+        &self.shared.config
+    }
+
+    /// The runtime's buffer pools.
+    pub fn pools(&self) -> &Pools {
+        &self.shared.pools
+    }
+
+    /// True once [`Runtime::shutdown`] has begun.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shared.shutting_down.load(SeqCst)
+    }
+
+    /// Runs `f` on a worker and the future it makes as a task there. The future may be `!Send`. Does nothing if the
+    /// runtime has stopped.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn spawn_on<F, Fut>(&self, worker: usize, f: F)
+    where
+        F: FnOnce(Worker) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        self.post_run(worker, move |worker| {
+            worker.spawn(f(worker.clone()));
+        });
+    }
+
+    /// As [`Handle::spawn_on`], with the result as a future that any thread or worker may wait for. The work starts at
+    /// once, whether or not the future is polled.
+    ///
+    /// # Errors
+    /// [`Gone`] if it panicked or the runtime has stopped.
+    pub fn run_on<F, Fut, T>(
+        &self,
+        worker: usize,
+        f: F,
+    ) -> impl Future<Output = Result<T, Gone>> + Send + use<F, Fut, T>
+    where
+        F: FnOnce(Worker) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let (tx, rx) = oneshot();
+        self.spawn_on(worker, move |worker| {
+            let future = f(worker);
+            async move {
+                // Nobody to tell if the caller has gone.
+                let _ = tx.send(future.await);
+            }
+        });
+        rx
+    }
+
+    /// As [`Handle::run_on`], blocking the calling thread. For ordinary threads: on a worker it would wait for itself.
+    ///
+    /// # Errors
+    /// [`Gone`] if it panicked or the runtime has stopped.
+    pub fn block_on_worker<F, Fut, T>(&self, worker: usize, f: F) -> Result<T, Gone>
+    where
+        F: FnOnce(Worker) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        block_on(self.run_on(worker, f))
+    }
+
+    /// Counters of all workers and pools.
+    pub fn stats(&self) -> RuntimeStats {
+        let worker = |shared: &Arc<WorkerShared>| WorkerStats { wakeups: shared.wakeups(), ..shared.counters.snapshot() };
+        RuntimeStats {
+            workers: self.shared.workers.iter().map(worker).collect(),
+            blocking_threads: self.shared.blocking.threads(),
+            blocking_panics: self.shared.blocking.panics(),
+            pool_locks: self.shared.pools.lock_stats(),
+        }
+    }
+
+    pub(crate) fn post_run(&self, worker: usize, f: impl FnOnce(&Worker) + Send + 'static) -> bool {
+        self.worker_shared(worker).post(Command::Run(Box::new(f)))
+    }
+
+    pub(crate) fn worker_shared(&self, worker: usize) -> &Arc<WorkerShared> {
+        assert!(worker < self.workers(), "worker {worker} of {} does not exist", self.workers());
+        &self.shared.workers[worker]
+    }
+
+    pub(crate) fn blocking_pool(&self) -> &BlockingPool {
+        &self.shared.blocking
+    }
+
+    /// An id that no other connection or listener of this runtime has.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.shared.next_id.fetch_add(1, Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("name", &self.shared.config.name).finish_non_exhaustive()
+    }
+}
+
+/// The threads of a messenger. Dropping it is the same as [`Runtime::shutdown`].
+#[derive(Debug)]
+pub struct Runtime {
+    handle: Handle,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Runtime {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] if the settings are out of range or the kernel refuses epoll sets, eventfds or threads.
+    pub fn start(config: RuntimeConfig) -> Result<Runtime, RuntimeError> {
+        if config.workers == 0 || config.workers > WORKERS_MAX {
+            return Err(RuntimeError::Workers(config.workers));
+        }
+        let mut reactors = Vec::with_capacity(config.workers);
+        let mut workers = Vec::with_capacity(config.workers);
+        for index in 0..config.workers {
+            let start = |source| RuntimeError::Start { index, source };
+            let reactor = mio::Poll::new().map_err(start)?;
+            let registry = reactor.registry().try_clone().map_err(start)?;
+            workers.push(Arc::new(WorkerShared::new(index, &registry).map_err(start)?));
+            reactors.push((reactor, registry));
+        }
+        let shared = Shared {
+            blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max),
+            pools: Pools::new(config.pools),
+            workers,
+            next_id: AtomicU64::new(1),
+            shutting_down: AtomicBool::new(false),
+            config,
+        };
+        let runtime = Runtime { handle: Handle { shared: Arc::new(shared) }, threads: Mutex::default() };
+        for (index, (reactor, registry)) in reactors.into_iter().enumerate() {
+            let shared = Arc::clone(runtime.handle.worker_shared(index));
+            let handle = runtime.handle();
+            let thread = std::thread::Builder::new()
+                .name(format!("{}-{index}", runtime.handle.config().name))
+                .spawn(move || thread_main(shared, handle, registry, reactor))
+                .map_err(|source| RuntimeError::Start { index, source })?;
+            runtime.threads.lock().push(thread);
+        }
+        Ok(runtime)
+    }
+
+    /// What reaches the workers.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Stops: nothing is accepted any more, what is queued is sent for at most `drain_max`, the threads are joined.
+    /// Clients of listeners here see their TCP connection end, not their session: they reconnect to whoever comes next.
+    pub fn shutdown(self) {
+        self.stop();
+    }
+
+    fn stop(&self) {
+        self.handle.shared.shutting_down.store(true, SeqCst);
+        let until = Instant::now() + self.handle.config().drain_max;
+        let threads = std::mem::take(&mut *self.threads.lock());
+        if threads.is_empty() {
+            return;
+        }
+        for worker in &self.handle.shared.workers {
+            worker.post(Command::Shutdown(until));
+        }
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a worker thread ended in a panic");
+            }
+        }
+        self.handle.shared.blocking.shutdown();
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,274 @@
+//! What the users of connections provide and are told: services, settings, events, errors.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use placement::threads::{Mapping, MappingError};
+use protocol::ClusterId;
+
+use crate::connection::Connection;
+use crate::frame::{FrameError, FrameLimits, Message};
+use crate::handshake::Refusal;
+use crate::worker::Worker;
+
+/// Handles the messages of connections. One instance per worker and listener, or per connecting side; it never leaves
+/// its worker, so interior mutability without locks will do.
+///
+/// Handlers run on the worker and must not block; longer work goes into [`Worker::spawn`]. Messages of one connection
+/// arrive in order. A handler that panics closes its connection; the worker goes on.
+pub trait Service {
+    /// A request or one-way message; replies go to the caller's future instead. Both ends may call each other.
+    fn on_message(&self, worker: &Worker, connection: &Connection, message: Message);
+
+    /// Accepting side: a new session. Not called when a session resumes.
+    fn on_open(&self, _worker: &Worker, _connection: &Connection, _peer: &PeerInfo) {}
+
+    /// Either side: the connection is closed for good; nothing more will come of it.
+    fn on_close(&self, _worker: &Worker, _connection: &Connection, _reason: &CloseReason) {}
+
+    /// Connecting side: what became of the connection.
+    fn on_state(&self, _worker: &Worker, _connection: &Connection, _event: &StateEvent) {}
+}
+
+/// A service for a connecting side that only calls: what the peer sends of its own is dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoService;
+
+impl Service for NoService {
+    fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
+        tracing::debug!(peer = %connection.peer(), kind = message.kind, "message dropped, nothing serves it");
+    }
+}
+
+/// Who is at the other end of an accepted connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its address, at the time the session began.
+    pub addr: SocketAddr,
+    /// The name it gave itself, for logs only: nothing proves it.
+    pub name: String,
+    /// The lane it asked for.
+    pub lane: u16,
+    /// Its cluster; zero if it does not know yet.
+    pub cluster: ClusterId,
+    /// Features that both ends have.
+    pub features: u64,
+}
+
+/// Events of a connecting side, in [`Service::on_state`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateEvent {
+    /// The session is up.
+    Up {
+        /// True after a reconnect that lost nothing; false at first, and after [`StateEvent::Reset`].
+        resumed: bool,
+        /// The peer's cluster.
+        cluster: ClusterId,
+    },
+    /// The TCP connection is lost or was not made; reconnecting goes on. Reported once until the next `Up`.
+    Down {
+        /// Why, for logs.
+        reason: String,
+    },
+    /// The peer does not know the session any more: calls failed with [`CallError::Reset`], unsent messages are gone,
+    /// and a new incarnation begins. `Up` follows at once.
+    Reset,
+    /// The peer refuses this side for good; the connection is closed. [`Service::on_close`] follows.
+    Refused(Refusal),
+}
+
+/// Why a connection was closed for good.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// [`Connection::close`] here.
+    #[error("closed by this side")]
+    Local,
+    /// [`Connection::close`] there.
+    #[error("closed by the peer")]
+    Peer,
+    /// The client did not come back in time.
+    #[error("the peer did not come back within {0:?}")]
+    Expired(Duration),
+    /// The client began a new incarnation.
+    #[error("replaced by a new incarnation of the peer")]
+    Replaced,
+    /// A frame that no resend could mend.
+    #[error("frame refused: {0}")]
+    Frame(FrameError),
+    /// A message handler panicked.
+    #[error("a message handler panicked")]
+    Panic,
+    /// More one-way messages were queued than the connection may hold.
+    #[error("more than {0} bytes were queued for a peer that does not take them")]
+    Overflow(usize),
+    /// The peer refused the handshake.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// The runtime stopped.
+    #[error("the runtime has stopped")]
+    Shutdown,
+}
+
+/// Why a call has no reply. Whether the peer carried it out is unknown in every case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// No reply within the time given.
+    #[error("no reply within the deadline")]
+    Deadline,
+    /// The peer lost the session, and with it the call.
+    #[error("the peer lost the session")]
+    Reset,
+    /// The connection is closed.
+    #[error("the connection is closed")]
+    Closed,
+    /// A segment is longer than a frame may carry; nothing was sent.
+    #[error(transparent)]
+    TooLong(FrameError),
+}
+
+/// State of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ConnState {
+    /// Not up yet.
+    Connecting = 0,
+    /// Frames flow.
+    Up = 1,
+    /// TCP is lost, the session is kept.
+    Down = 2,
+    /// Over.
+    Closed = 3,
+}
+
+/// Settings that both ends of a connection have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SessionConfig {
+    /// Largest segments taken and sent.
+    pub limits: FrameLimits,
+    /// Bytes sent and not yet acknowledged, or about to be sent; beyond it calls wait.
+    pub send_bytes_max: usize,
+    /// Bytes of one-way messages and replies that may wait behind that; beyond it the connection is closed.
+    pub held_bytes_max: usize,
+    /// Accepting side: bytes waiting for the socket beyond which nothing more is read from it.
+    pub pause_bytes: usize,
+    /// Silence after which a peer that owes something is pinged.
+    pub ping_after: Duration,
+    /// Silence after which a peer that owes something counts as dead and TCP is cut.
+    pub dead_after: Duration,
+    /// Frames received after which an acknowledgement is sent by itself.
+    pub ack_frames: u32,
+    /// Bytes received after which an acknowledgement is sent by itself.
+    pub ack_bytes: usize,
+    /// Time after which an acknowledgement is sent by itself.
+    pub ack_after: Duration,
+    /// Time for a TCP connection and the handshake over it.
+    pub handshake_max: Duration,
+    /// Connecting side: first pause before another attempt; doubles, with jitter.
+    pub backoff_min: Duration,
+    /// Connecting side: longest pause.
+    pub backoff_max: Duration,
+    /// Accepting side: how long a session without TCP is kept.
+    pub forget_after: Duration,
+}
+
+impl Default for SessionConfig {
+    /// 64 MiB in flight (four of the largest frames, or what a 10 Gbit/s link carries in 50 ms), dead after six seconds.
+    fn default() -> SessionConfig {
+        SessionConfig {
+            limits: FrameLimits::default(),
+            send_bytes_max: 64 << 20,
+            held_bytes_max: 256 << 20,
+            pause_bytes: 16 << 20,
+            ping_after: Duration::from_secs(2),
+            dead_after: Duration::from_secs(6),
+            ack_frames: 128,
+            ack_bytes: 64 << 10,
+            ack_after: Duration::from_millis(100),
+            handshake_max: Duration::from_secs(3),
+            backoff_min: Duration::from_millis(20),
+            backoff_max: Duration::from_secs(1),
+            forget_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Settings of [`crate::Handle::listen`].
+#[derive(Clone, Debug)]
+pub struct ListenConfig {
+    /// Address to listen on; port 0 takes a free one.
+    pub addr: SocketAddr,
+    /// The cluster this side belongs to; zero takes clients of any.
+    pub cluster: ClusterId,
+    /// How connections are mapped to workers.
+    pub mapping: Mapping,
+    /// Name of this side, for the peer's logs.
+    pub name: String,
+    /// Worker that accepts and greets.
+    pub worker: usize,
+    /// Settings of the connections.
+    pub session: SessionConfig,
+}
+
+impl ListenConfig {
+    /// Default settings: core-affine, accepting on worker 0.
+    pub fn new(addr: SocketAddr, cluster: ClusterId, name: impl Into<String>) -> ListenConfig {
+        ListenConfig {
+            addr,
+            cluster,
+            mapping: Mapping::default(),
+            name: name.into(),
+            worker: 0,
+            session: SessionConfig::default(),
+        }
+    }
+}
+
+/// Settings of [`crate::Handle::connect`].
+#[derive(Clone, Debug)]
+pub struct ConnectConfig {
+    /// Address of the peer.
+    pub addr: SocketAddr,
+    /// The cluster this side belongs to; zero if it does not know yet.
+    pub cluster: ClusterId,
+    /// The core of the peer whose data will be used; the peer's mapping may follow it.
+    pub lane: u16,
+    /// Name of this side, for the peer's logs; at most 256 bytes are sent.
+    pub name: String,
+    /// Settings of the connection.
+    pub session: SessionConfig,
+}
+
+impl ConnectConfig {
+    /// Default settings: lane 0.
+    pub fn new(addr: SocketAddr, cluster: ClusterId, name: impl Into<String>) -> ConnectConfig {
+        ConnectConfig { addr, cluster, lane: 0, name: name.into(), session: SessionConfig::default() }
+    }
+}
+
+/// Why listening failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another socket has the address.
+    #[error("address {0} is in use: stop the process that has it (see `ss -ltnp`), or configure another port")]
+    AddrInUse(SocketAddr),
+    /// The address is not one of this machine's.
+    #[error("address {0} is not one of this machine's: configure one that `ip address` shows, or 0.0.0.0")]
+    AddrNotAvailable(SocketAddr),
+    /// The mapping cannot be used.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// There is no such worker.
+    #[error("worker {0} does not exist")]
+    NoWorker(usize),
+    /// The runtime has stopped.
+    #[error("the runtime has stopped")]
+    Stopped,
+    /// Anything else the kernel says.
+    #[error("cannot listen on {addr}: {source}")]
+    Io {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}

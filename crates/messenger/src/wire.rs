@@ -1,0 +1,143 @@
+//! One TCP connection that carries frames: bytes in, bytes out, nothing decided.
+//!
+//! Contract: `readable` and `writable` are true until the socket says otherwise, because readiness is edge-triggered.
+
+use std::io::{self, IoSliceMut, Read};
+
+use bytes::{Bytes, BytesMut};
+use mio::net::TcpStream;
+use tokio_util::codec::Decoder;
+
+use crate::connection::Core;
+use crate::counters::WorkerCounters;
+use crate::frame::{CodecError, Frame, FrameCodec, Message, TrafficClass};
+use crate::tx::TxQueue;
+
+/// An acknowledgement by itself.
+pub(crate) const KIND_ACK: u16 = 0xff01;
+/// Asks for a sign of life.
+pub(crate) const KIND_PING: u16 = 0xff02;
+/// The sign of life.
+pub(crate) const KIND_PONG: u16 = 0xff03;
+/// The sender has closed the session.
+pub(crate) const KIND_BYE: u16 = 0xff04;
+/// Bytes gathered for the socket before more frames are taken from the session: several socket buffers.
+const TX_BYTES_MAX: usize = 512 << 10;
+
+pub(crate) struct Wire {
+    pub(crate) stream: TcpStream,
+    codec: FrameCodec,
+    rbuf: BytesMut,
+    pub(crate) tx: TxQueue,
+    /// The socket may have bytes.
+    pub(crate) readable: bool,
+    /// The read buffer may have whole frames.
+    pub(crate) backlog: bool,
+    pub(crate) writable: bool,
+    /// The peer has ended its direction: a short read does not mean that the socket is empty.
+    pub(crate) ending: bool,
+    pub(crate) farewell: bool,
+}
+
+impl Wire {
+    /// A wire whose first bytes have been read already, and whose first bytes to send are given.
+    pub(crate) fn new(stream: TcpStream, codec: FrameCodec, rest: BytesMut, first: Bytes) -> Wire {
+        let mut tx = TxQueue::default();
+        if !first.is_empty() {
+            tx.push_raw(first);
+        }
+        Wire {
+            stream,
+            codec,
+            rbuf: rest,
+            tx,
+            readable: true,
+            backlog: true,
+            writable: true,
+            ending: false,
+            farewell: false,
+        }
+    }
+
+    /// The next whole frame among the bytes read so far.
+    pub(crate) fn decode(&mut self) -> Result<Option<Frame>, CodecError> {
+        self.codec.decode(&mut self.rbuf)
+    }
+
+    /// Reads once; 0 if the socket is empty for now. A data segment is read straight into its buffer, with what follows
+    /// it going to `scratch` in the same system call.
+    ///
+    /// # Errors
+    /// What the socket says; `UnexpectedEof` if the peer has closed it.
+    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        let (direct, asked, result) = match self.codec.data_wanted().filter(|_| self.rbuf.is_empty()) {
+            Some(wanted) => {
+                let (direct, asked) = (wanted.len(), wanted.len() + scratch.len());
+                let mut slices = [IoSliceMut::new(wanted), IoSliceMut::new(scratch)];
+                (direct, asked, self.stream.read_vectored(&mut slices))
+            }
+            None => (0, scratch.len(), self.stream.read(scratch)),
+        };
+        let count = match result {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                return Ok(0);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        if direct > 0 {
+            self.codec.filled(count.min(direct));
+        }
+        self.rbuf.extend_from_slice(&scratch[..count.saturating_sub(direct)]);
+        // On Linux a short read means that a stream socket is empty, and saves the call that would say so.
+        if count < asked && !self.ending {
+            self.readable = false;
+        }
+        Ok(count)
+    }
+
+    /// Takes frames from the session while there is room.
+    pub(crate) fn fill(&mut self, core: &mut Core, counters: &WorkerCounters) {
+        core.release_held();
+        let mut frames = 0;
+        while self.tx.bytes() < TX_BYTES_MAX {
+            let ack = core.session.received();
+            let Some((seq, message)) = core.session.next_to_send() else { break };
+            self.tx.push_frame(seq, ack, message);
+            frames += 1;
+        }
+        if frames > 0 {
+            core.session.take_ack();
+            counters.frames_out.add(frames);
+        }
+    }
+
+    /// Queues a frame of the messenger's own, outside the numbering.
+    pub(crate) fn push_control(&mut self, kind: u16, core: &mut Core, counters: &WorkerCounters) {
+        let mut message = Message::new(TrafficClass::Control, kind, Bytes::new(), Bytes::new());
+        self.tx.push_frame(0, core.session.take_ack(), &mut message);
+        counters.frames_out.add(1);
+    }
+
+    /// Writes until everything is out or the socket is full.
+    ///
+    /// # Errors
+    /// What the socket says, `WouldBlock` excluded.
+    pub(crate) fn write(&mut self, counters: &WorkerCounters) -> io::Result<()> {
+        while self.writable && !self.tx.is_empty() {
+            match self.tx.write_to(&mut self.stream) {
+                Ok(count) => {
+                    counters.writes.add(1);
+                    counters.bytes_out.add(count as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,478 @@
+//! A worker: one thread with a reactor, a run queue, timers and the connections that live on it.
+//!
+//! Contract: everything behind [`Worker`] is touched by its own thread only. Other threads reach a worker through
+//! [`WorkerShared`]: a lock-free queue, and an eventfd that is written only if the worker sleeps. A loop turn is: commands
+//! from outside, readiness events, tasks, then one flush of all connections that have something to send.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crossbeam::queue::SegQueue;
+use mio::{Events, Poll as Reactor, Registry, Token};
+
+use crate::blocking::JobFailed;
+use crate::buffer::Pool;
+use crate::counters::WorkerCounters;
+use crate::reactor::Sources;
+use crate::runtime::Handle;
+use crate::task::{TaskHandle, Tasks};
+use crate::timer::{Elapsed, Sleep, Timers};
+
+/// Token of the eventfd; sources count from 1.
+pub(crate) const WAKE_TOKEN: Token = Token(0);
+/// Readiness events taken per poll.
+const EVENTS_MAX: usize = 256;
+/// Tasks polled before the loop looks at sockets again.
+const TASKS_PER_TURN: usize = 256;
+/// Bytes queued on connections that cause a flush before the turn ends: a socket buffer's worth.
+pub(crate) const FLUSH_BYTES: usize = 256 << 10;
+
+/// What other threads ask of a worker.
+pub(crate) enum Command {
+    /// Runs a closure on the worker.
+    Run(Box<dyn FnOnce(&Worker) + Send>),
+    /// Polls a task.
+    Wake(usize),
+    /// Sends what a connection has queued.
+    Flush(usize),
+    /// Flushes, then ends the loop at the time given at the latest.
+    Shutdown(Instant),
+}
+
+/// The part of a worker that other threads may touch.
+pub(crate) struct WorkerShared {
+    pub(crate) index: usize,
+    pub(crate) counters: WorkerCounters,
+    queue: SegQueue<Command>,
+    /// In front of the eventfd: set only while the worker is in, or about to enter, a poll that may wait.
+    asleep: AtomicBool,
+    closed: AtomicBool,
+    waker: mio::Waker,
+    wakeups: AtomicU64,
+}
+
+/// Queues of the worker that runs on this thread, so that its own wake-ups and sends touch no shared memory.
+struct Local {
+    owner: Cell<usize>,
+    ready: RefCell<VecDeque<usize>>,
+    dirty: RefCell<Vec<usize>>,
+    dirty_bytes: Cell<usize>,
+}
+
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            owner: Cell::new(0),
+            ready: RefCell::new(VecDeque::new()),
+            dirty: RefCell::new(Vec::new()),
+            dirty_bytes: Cell::new(0),
+        }
+    };
+}
+
+impl WorkerShared {
+    pub(crate) fn new(index: usize, registry: &Registry) -> std::io::Result<WorkerShared> {
+        Ok(WorkerShared {
+            index,
+            counters: WorkerCounters::default(),
+            queue: SegQueue::new(),
+            asleep: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            waker: mio::Waker::new(registry, WAKE_TOKEN)?,
+            wakeups: AtomicU64::new(0),
+        })
+    }
+
+    /// Runs `f` with this thread's queues if this thread is the worker.
+    fn with_local<R>(&self, f: impl FnOnce(&Local) -> R) -> Option<R> {
+        LOCAL.try_with(|local| (local.owner.get() == std::ptr::from_ref(self).addr()).then(|| f(local))).ok().flatten()
+    }
+
+    /// Queues a command; false if the worker has ended and the command was dropped.
+    pub(crate) fn post(&self, command: Command) -> bool {
+        if self.closed.load(SeqCst) {
+            return false;
+        }
+        self.queue.push(command);
+        if self.asleep.swap(false, SeqCst) {
+            self.wakeups.fetch_add(1, Relaxed);
+            if let Err(error) = self.waker.wake() {
+                tracing::error!(worker = self.index, %error, "cannot wake a worker");
+            }
+        }
+        if self.closed.load(SeqCst) {
+            // The worker may have looked at its queue for the last time before the push.
+            while self.queue.pop().is_some() {}
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn wake_task(&self, slot: usize) {
+        if self.with_local(|local| local.ready.borrow_mut().push_back(slot)).is_none() {
+            self.post(Command::Wake(slot));
+        }
+    }
+
+    /// Says that the connection in `slot` has `bytes` more to send.
+    pub(crate) fn mark_dirty(&self, slot: usize, bytes: usize) {
+        let local = self.with_local(|local| {
+            local.dirty.borrow_mut().push(slot);
+            local.dirty_bytes.set(local.dirty_bytes.get() + bytes);
+        });
+        if local.is_none() {
+            self.post(Command::Flush(slot));
+        }
+    }
+
+    /// Counts bytes queued on a connection that is marked already.
+    pub(crate) fn add_dirty_bytes(&self, bytes: usize) {
+        self.with_local(|local| local.dirty_bytes.set(local.dirty_bytes.get() + bytes));
+    }
+
+    pub(crate) fn wakeups(&self) -> u64 {
+        self.wakeups.load(Relaxed)
+    }
+}
+
+/// The context of one worker, passed to everything that runs on it. Clones are the same worker; it cannot leave its
+/// thread.
+#[derive(Clone)]
+pub struct Worker {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<WorkerShared>,
+    handle: Handle,
+    registry: Registry,
+    tasks: RefCell<Tasks>,
+    timers: RefCell<Timers>,
+    sources: Sources,
+    shutdown_at: Cell<Option<Instant>>,
+}
+
+impl Worker {
+    /// Its number, `0..handle().workers()`.
+    pub fn index(&self) -> usize {
+        self.inner.shared.index
+    }
+
+    /// The runtime it belongs to.
+    pub fn handle(&self) -> &Handle {
+        &self.inner.handle
+    }
+
+    /// The current time.
+    pub fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// The buffer pool this worker takes from.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.inner.handle.pools().pool(self.index())
+    }
+
+    /// Starts a task on this worker. It is polled first in the current or next loop turn, not inside this call.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskHandle {
+        let (slot, generation, waker) = {
+            let mut tasks = self.inner.tasks.borrow_mut();
+            let (slot, generation) = tasks.insert(&self.inner.shared, Box::pin(future));
+            (slot, generation, tasks.waker(slot))
+        };
+        waker.wake();
+        TaskHandle::new(self.clone(), slot, generation)
+    }
+
+    /// Waits. Precision is one millisecond, never early.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(Instant::now() + duration)
+    }
+
+    /// Waits until a point in time.
+    pub fn sleep_until(&self, at: Instant) -> Sleep {
+        Sleep::new(self.clone(), at)
+    }
+
+    /// Runs `future` for at most `duration`, then drops it.
+    ///
+    /// # Errors
+    /// [`Elapsed`] if it did not complete in time.
+    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+        let mut future = pin!(future);
+        let mut sleep = pin!(self.sleep(duration));
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(value));
+            }
+            sleep.as_mut().poll(cx).map(|()| Err(Elapsed))
+        })
+        .await
+    }
+
+    /// Lets other tasks and the sockets have their turn.
+    pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
+        let mut yielded = false;
+        std::future::poll_fn(move |cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    }
+
+    /// Runs `job` on the runtime's I/O threads. It starts at once, whether or not the future is polled.
+    ///
+    /// # Errors
+    /// [`JobFailed`] if it panicked or the runtime is shutting down.
+    pub fn blocking<T, F>(&self, job: F) -> impl Future<Output = Result<T, JobFailed>> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let receiver = self.inner.handle.blocking_pool().run(job);
+        async move { receiver.await.map_err(|_| JobFailed) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<WorkerShared> {
+        &self.inner.shared
+    }
+
+    pub(crate) fn counters(&self) -> &WorkerCounters {
+        &self.inner.shared.counters
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    pub(crate) fn tasks(&self) -> &RefCell<Tasks> {
+        &self.inner.tasks
+    }
+
+    pub(crate) fn timers(&self) -> &RefCell<Timers> {
+        &self.inner.timers
+    }
+
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.inner.sources
+    }
+
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.inner.shutdown_at.get().is_some()
+    }
+
+    /// Runs code of the crate's users; a panic is counted, logged and reported as `None`.
+    pub(crate) fn guard<R>(&self, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(value) => Some(value),
+            Err(panic) => {
+                self.counters().panics.add(1);
+                tracing::error!(worker = self.index(), reason = panic_text(&*panic), "panic in {what}");
+                // The payload's own drop may panic as well; it is a string nearly always, so leaking is cheap.
+                std::mem::forget(panic);
+                None
+            }
+        }
+    }
+
+    /// Sends early once much is queued, so that memory and latency stay low while a long turn runs.
+    pub(crate) fn flush_if_much(&self) {
+        let much = self.inner.shared.with_local(|local| local.dirty_bytes.get() >= FLUSH_BYTES);
+        if much == Some(true) {
+            self.flush_dirty();
+        }
+    }
+
+    fn flush_dirty(&self) {
+        loop {
+            let Some(mut dirty) = self.inner.shared.with_local(|local| {
+                local.dirty_bytes.set(0);
+                std::mem::take(&mut *local.dirty.borrow_mut())
+            }) else {
+                return;
+            };
+            if dirty.is_empty() {
+                return;
+            }
+            for slot in dirty.drain(..) {
+                self.inner.sources.flush(self, slot);
+            }
+            // Give the allocation back; what was marked meanwhile stays.
+            self.inner.shared.with_local(|local| {
+                let mut now = local.dirty.borrow_mut();
+                if now.is_empty() {
+                    *now = dirty;
+                }
+            });
+        }
+    }
+
+    fn run_commands(&self) {
+        // Only what is there now: commands that cause commands must not keep the sockets waiting.
+        for _ in 0..self.inner.shared.queue.len() {
+            let Some(command) = self.inner.shared.queue.pop() else { break };
+            match command {
+                Command::Run(f) => {
+                    self.guard("a function sent to a worker", || f(self));
+                }
+                Command::Wake(slot) => self.inner.shared.wake_task(slot),
+                Command::Flush(slot) => self.inner.sources.flush(self, slot),
+                Command::Shutdown(at) => {
+                    self.inner.shutdown_at.set(Some(at));
+                    self.inner.sources.begin_shutdown(self);
+                }
+            }
+        }
+    }
+
+    fn run_tasks(&self) {
+        for _ in 0..TASKS_PER_TURN {
+            let next = self.inner.shared.with_local(|local| local.ready.borrow_mut().pop_front()).flatten();
+            let Some(slot) = next else { break };
+            let Some((mut future, waker)) = self.inner.tasks.borrow_mut().begin(slot) else { continue };
+            self.counters().task_polls.add(1);
+            let polled = self.guard("a task", || future.as_mut().poll(&mut Context::from_waker(&waker)));
+            match polled {
+                Some(Poll::Pending) => {
+                    let aborted = self.inner.tasks.borrow_mut().pend(slot, future);
+                    self.guard("dropping a task", || drop(aborted));
+                }
+                Some(Poll::Ready(())) | None => {
+                    self.inner.tasks.borrow_mut().finish(slot);
+                    self.guard("dropping a task", || drop(future));
+                }
+            }
+            self.flush_if_much();
+        }
+    }
+
+    fn fire_timers(&self, woken: &mut Vec<std::task::Waker>) {
+        let due = |at: Option<Instant>, now: Instant| at.is_some_and(|at| at <= now);
+        let next = self.inner.timers.borrow().next();
+        if next.is_none() && self.inner.sources.next_timer().is_none() {
+            return;
+        }
+        let now = Instant::now();
+        if due(next, now) {
+            self.inner.timers.borrow_mut().fire(now, woken);
+            woken.drain(..).for_each(std::task::Waker::wake);
+        }
+        if due(self.inner.sources.next_timer(), now) {
+            self.inner.sources.fire_timers(self, now);
+        }
+    }
+
+    /// How long the reactor may wait: not at all while there is work, else until the next timer.
+    fn poll_timeout(&self) -> Option<Duration> {
+        let busy = self.inner.shared.with_local(|local| {
+            !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty()
+        }) == Some(true);
+        if busy || self.inner.sources.has_requeued() || !self.inner.shared.queue.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let timers =
+            [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
+        timers.into_iter().flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn poll_reactor(&self, reactor: &mut Reactor, events: &mut Events) {
+        let shared = &self.inner.shared;
+        let mut timeout = self.poll_timeout();
+        if timeout != Some(Duration::ZERO) {
+            shared.asleep.store(true, SeqCst);
+            if !shared.queue.is_empty() {
+                timeout = Some(Duration::ZERO);
+            }
+        }
+        if let Err(error) = reactor.poll(events, timeout)
+            && error.kind() != std::io::ErrorKind::Interrupted
+        {
+            tracing::error!(worker = self.index(), %error, "poll failed");
+        }
+        shared.asleep.store(false, SeqCst);
+        let counters = self.counters();
+        counters.polls.add(1);
+        counters.events.add(events.iter().count() as u64);
+    }
+
+    fn run(&self, reactor: &mut Reactor) {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut woken = Vec::new();
+        loop {
+            self.run_commands();
+            for event in events.iter().filter(|event| event.token() != WAKE_TOKEN) {
+                self.inner.sources.ready(self, event);
+                self.flush_if_much();
+            }
+            self.inner.sources.run_requeued(self);
+            self.fire_timers(&mut woken);
+            self.run_tasks();
+            self.flush_dirty();
+            if let Some(at) = self.inner.shutdown_at.get()
+                && (Instant::now() >= at || self.inner.sources.is_drained())
+            {
+                return;
+            }
+            self.poll_reactor(reactor, &mut events);
+        }
+    }
+
+    /// Ends the worker: nothing is accepted any more, and whoever waits for it is told.
+    fn close(&self) {
+        self.inner.shared.closed.store(true, SeqCst);
+        self.inner.sources.close_all(self);
+        for future in self.inner.tasks.borrow_mut().drain() {
+            self.guard("dropping a task", || drop(future));
+        }
+        while let Some(command) = self.inner.shared.queue.pop() {
+            self.guard("dropping a command", || drop(command));
+        }
+        self.inner.sources.clear();
+        LOCAL.with(|local| {
+            local.owner.set(0);
+            local.ready.borrow_mut().clear();
+            local.dirty.borrow_mut().clear();
+        });
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("index", &self.index()).finish_non_exhaustive()
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("not a string")
+}
+
+/// The body of a worker's thread.
+pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, registry: Registry, mut reactor: Reactor) {
+    LOCAL.with(|local| local.owner.set(Arc::as_ptr(&shared).addr()));
+    let inner = Inner {
+        shared,
+        handle,
+        registry,
+        tasks: RefCell::default(),
+        timers: RefCell::default(),
+        sources: Sources::default(),
+        shutdown_at: Cell::new(None),
+    };
+    let worker = Worker { inner: Rc::new(inner) };
+    worker.run(&mut reactor);
+    worker.close();
+}
