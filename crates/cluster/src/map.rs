@@ -126,6 +126,41 @@ impl ClusterMap {
             .fold(ShardSet::EMPTY, |s, (i, _)| s.with(ShardIndex::new(i)))
     }
 
+    /// Checks what must hold of every map: PGs and pools fit together, no epoch is ahead of the map's.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        for (id, pool) in &self.pools {
+            let numbers = self.pgs.range(PgId { pool: *id, number: 0 }..=PgId { pool: *id, number: u32::MAX });
+            if pool.pg_num == 0 || !numbers.map(|(pg, _)| pg.number).eq(0..pool.pg_num) {
+                return Err(format!("{id} does not have the PGs 0..{}", pool.pg_num));
+            }
+        }
+        for (id, pg) in &self.pgs {
+            let Some(pool) = self.pools.get(&id.pool) else { return Err(format!("pg {id} has no pool")) };
+            let (shards, k) = (pool.profile.shards(), u32::from(pool.profile.k()));
+            let members = pg.in_sync.union(pg.joining);
+            let unknown = pg.acting.iter().any(|osd| !self.osds.contains_key(osd));
+            if pg.acting.len() != usize::from(shards) || unknown {
+                return Err(format!("pg {id} has the acting set {:?}, for {shards} shards", pg.acting));
+            }
+            if !members.minus(ShardSet::first(shards)).is_empty() || !pg.in_sync.intersection(pg.joining).is_empty() {
+                return Err(format!("pg {id} has in_sync {:?} and joining {:?}", pg.in_sync, pg.joining));
+            }
+            if (pg.active || !pg.in_sync.is_empty()) && pg.in_sync.len() < k {
+                return Err(format!("pg {id} has the in-sync set {:?}, below k = {k}", pg.in_sync));
+            }
+            if pg.epoch > self.epoch || pg.epoch == Epoch::default() {
+                return Err(format!("pg {id} is of epoch {}, the map of {}", pg.epoch, self.epoch));
+            }
+        }
+        match self.sessions.keys().next_back() {
+            Some(last) if *last > self.last_session => Err(format!("{last} is beyond {}", self.last_session)),
+            _ => Ok(()),
+        }
+    }
+
     /// A pool by name.
     pub fn pool_named(&self, name: &str) -> Option<(PoolId, &Pool)> {
         self.pools.iter().find(|(_, p)| p.name == name).map(|(id, p)| (*id, p))

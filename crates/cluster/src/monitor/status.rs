@@ -1,0 +1,121 @@
+//! The cluster's state in words: what `trefoil status` shows.
+
+use super::Monitor;
+use crate::map::SessionState;
+use protocol::monitor::{ClusterStatus, Health, OsdReport, OsdStatus, PgCondition, PoolStatus};
+use protocol::{OsdId, PgId, ShardSet};
+use std::collections::BTreeMap;
+
+/// Below this share of free space an OSD is worth a message: one in so many bytes.
+const NEAR_FULL_ONE_IN: u64 = 10;
+
+impl Monitor {
+    /// How the cluster is.
+    pub fn status(&self) -> ClusterStatus {
+        let map = &self.state.map;
+        let mut pgs: BTreeMap<PgCondition, u32> = BTreeMap::new();
+        map.pgs.keys().for_each(|id| *pgs.entry(self.condition(*id)).or_default() += 1);
+        let (health, messages) = self.health(&pgs);
+        let (total_bytes, free_bytes) = self.space();
+        let osd_status = |(id, osd): (&OsdId, &crate::map::Osd)| OsdStatus {
+            id: *id,
+            addr: osd.addr,
+            host: osd.host.clone(),
+            up: osd.up,
+            is_in: osd.is_in,
+            report: self.report(*id),
+        };
+        let live = map.sessions.iter().filter(|(_, state)| **state == SessionState::Live);
+        let name = |id| self.state.session_names.get(id).cloned().unwrap_or_default();
+        ClusterStatus {
+            cluster: map.cluster,
+            epoch: map.epoch,
+            health,
+            messages,
+            osds: map.osds.iter().map(osd_status).collect(),
+            pools: (map.pools.iter())
+                .map(|(id, p)| PoolStatus { id: *id, name: p.name.clone(), profile: p.profile, pg_num: p.pg_num })
+                .collect(),
+            pgs: pgs.into_iter().collect(),
+            objects_to_rebuild: self.objects_to_rebuild(),
+            clients: live.map(|(id, _)| (*id, name(id))).collect(),
+            mds: map.mds,
+            total_bytes,
+            free_bytes,
+        }
+    }
+
+    /// The state of a PG.
+    fn condition(&self, id: PgId) -> PgCondition {
+        let pg = &self.state.map.pgs[&id];
+        let all = ShardSet::first(pg.acting.len() as u8);
+        match (pg.active, pg.in_sync == all, self.state.map.up_shards(id).minus(pg.in_sync).is_empty()) {
+            (true, true, _) => PgCondition::Clean,
+            (true, false, true) => PgCondition::Degraded,
+            (true, false, false) => PgCondition::Recovering,
+            (false, ..) if pg.in_sync.is_empty() => PgCondition::Down,
+            (false, ..) => PgCondition::Peering,
+        }
+    }
+
+    fn report(&self, id: OsdId) -> OsdReport {
+        self.live.reports.get(&id).cloned().unwrap_or_else(|| OsdReport { osd: id, ..OsdReport::default() })
+    }
+
+    fn health(&self, pgs: &BTreeMap<PgCondition, u32>) -> (Health, Vec<String>) {
+        let map = &self.state.map;
+        let mut found: Vec<(Health, String)> = Vec::new();
+        let words = [
+            (PgCondition::Down, Health::Down, "wait for more of their OSDs, and serve nothing until these are back"),
+            (PgCondition::Peering, Health::Degraded, "wait for their OSDs to answer in the new epoch"),
+            (PgCondition::Recovering, Health::Degraded, "are served while a shard is being rebuilt"),
+            (PgCondition::Degraded, Health::Degraded, "are served by fewer than all shards"),
+        ];
+        for (condition, health, what) in words {
+            if let Some(count) = pgs.get(&condition) {
+                found.push((health, format!("{count} of {} placement groups {what}", map.pgs.len())));
+            }
+        }
+        for (id, osd) in map.osds.iter().filter(|(_, osd)| !osd.up) {
+            let never = if osd.addr.is_none() { ": it has never started" } else { "" };
+            found.push((Health::Degraded, format!("{id} on {} is down{never}", osd.host)));
+        }
+        for (id, report) in &self.live.reports {
+            if report.total_bytes > 0 && report.free_bytes < report.total_bytes / NEAR_FULL_ONE_IN {
+                let share = report.free_bytes * 100 / report.total_bytes;
+                found.push((Health::Degraded, format!("{id} is nearly full: {share}% free")));
+            }
+            if report.corrupt_found > report.corrupt_repaired {
+                let count = report.corrupt_found - report.corrupt_repaired;
+                found.push((Health::Degraded, format!("{id} has {count} checksum errors not yet repaired")));
+            }
+        }
+        let dead = self.state.dead_sessions().count();
+        if dead > 0 {
+            found.push((Health::Ok, format!("the last writes of {dead} dead clients are being decided")));
+        }
+        found.sort_by_key(|(health, _)| std::cmp::Reverse(*health));
+        let worst = found.iter().map(|(health, _)| *health).max().unwrap_or(Health::Ok);
+        (worst, found.into_iter().map(|(_, message)| message).collect())
+    }
+
+    fn objects_to_rebuild(&self) -> u64 {
+        let open = |id: &PgId| self.state.map.pgs.contains_key(id) && self.condition(*id) != PgCondition::Clean;
+        let reports = self.live.reports.values().flat_map(|report| &report.to_rebuild);
+        reports.filter(|(id, _)| open(id)).map(|(_, count)| count).sum()
+    }
+
+    /// User bytes in all and free, at the first pool's code. Every OSD is taken to be as small, and as full, as the
+    /// worst: with as many OSDs as shards that is exact, with more it errs on the careful side.
+    fn space(&self) -> (u64, u64) {
+        let Some(pool) = self.state.map.pools.values().next() else { return (0, 0) };
+        let in_use = self.state.map.osds.iter().filter(|(_, osd)| osd.is_in);
+        let known = || in_use.clone().filter_map(|(id, _)| self.live.reports.get(id)).filter(|r| r.total_bytes > 0);
+        let (k, shards) = (u128::from(pool.profile.k()), u128::from(pool.profile.shards()));
+        let user = |worst: Option<u64>| {
+            let bytes = u128::from(worst.unwrap_or(0)) * in_use.clone().count() as u128 * k / shards;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        (user(known().map(|r| r.total_bytes).min()), user(known().map(|r| r.free_bytes).min()))
+    }
+}
