@@ -65,7 +65,8 @@ impl Layout {
 
     /// Does the range begin and end at stripe boundaries? Such a write needs no read first. An empty range does.
     pub const fn is_whole_stripes(self, range: &Range<u64>) -> bool {
-        range.start >= range.end || (range.start % self.stripe() == 0 && range.end % self.stripe() == 0)
+        range.start >= range.end
+            || (range.start.is_multiple_of(self.stripe()) && range.end.is_multiple_of(self.stripe()))
     }
 
     /// The least range of whole stripes that holds the range; empty if the range is.
@@ -169,11 +170,8 @@ impl Layout {
             return;
         }
         let mut at = range.start;
-        let (mut stripe, mut shard, mut within) = (
-            at / self.stripe(),
-            (at % self.stripe() / self.chunk()) as usize,
-            at % self.chunk(),
-        );
+        let (mut stripe, mut shard, mut within) =
+            (at / self.stripe(), (at % self.stripe() / self.chunk()) as usize, at % self.chunk());
         while at < range.end {
             let length = (self.chunk() - within).min(range.end - at);
             let relative = (at - range.start) as usize;

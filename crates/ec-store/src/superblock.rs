@@ -216,8 +216,7 @@ fn refuse(dir: &Path, source: io::Error) -> DataDirError {
 fn take_lock(dir: &Path) -> Result<File, DataDirError> {
     let io = |source: io::Error| refuse(dir, source);
     let mut options = File::options();
-    let mut lock =
-        options.read(true).write(true).create(true).truncate(false).open(dir.join("lock")).map_err(io)?;
+    let mut lock = options.read(true).write(true).create(true).truncate(false).open(dir.join("lock")).map_err(io)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {

@@ -1,0 +1,480 @@
+//! One open fragment file.
+//!
+//! Contract: every method takes `&self` and may run on any thread; those that change the file hold its lock while they
+//! do, reads only while they look up checksums. A read that overlaps a write gives each sector old or new. What orders
+//! reads and writes is the owner.
+
+use super::header::{HEADER_BYTES, Header};
+use super::table::{Table, TableMemory};
+use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify};
+use crate::disk;
+use parking_lot::Mutex;
+use protocol::ids::{ClusterId, Profile};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Checksums of a read that fit on the stack: 32 KiB of a fragment.
+type Crcs = SmallVec<[u32; 64]>;
+
+/// One open fragment file: see the contract of the module above for what is durable when.
+#[derive(Debug)]
+pub struct FragmentFile {
+    key: FragmentKey,
+    cluster: ClusterId,
+    profile: Profile,
+    file: File,
+    dir: Arc<Path>,
+    /// Where the data region begins in the file.
+    data_start: u64,
+    state: Mutex<State>,
+    /// Counts what changed the file; equal to `synced` when nothing waits for a sync.
+    changes: AtomicU64,
+    synced: AtomicU64,
+    unsynced_bytes: AtomicU64,
+    /// The name of the file is not durable yet.
+    is_dir_dirty: AtomicBool,
+    has_sync_failed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    header: Header,
+    is_header_dirty: bool,
+    table: Table,
+    is_deleted: bool,
+}
+
+/// Where the data region of a fragment begins in its file.
+fn data_start(profile: Profile) -> u64 {
+    (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(4096)
+}
+
+impl FragmentFile {
+    /// Opens a file that was opened from the fragment's name; `None` if it is empty: made and then lost by a crash.
+    pub(super) fn open(
+        key: FragmentKey,
+        cluster: ClusterId,
+        file: File,
+        dir: Arc<Path>,
+        memory: Arc<TableMemory>,
+    ) -> Result<Option<Self>, FragmentError> {
+        let mut bytes = [0; HEADER_BYTES as usize];
+        let length = file.read_at(&mut bytes, 0).map_err(|error| FragmentError::io(key, error))?;
+        if length == 0 {
+            return Ok(None);
+        }
+        let header = Header::decode(&bytes[..length], key, cluster)?;
+        Ok(Some(Self::with(key, cluster, file, dir, header, false, memory)))
+    }
+
+    /// Makes an empty file, opened from the fragment's name, a fragment without data.
+    pub(super) fn create(
+        key: FragmentKey,
+        cluster: ClusterId,
+        file: File,
+        dir: Arc<Path>,
+        profile: Profile,
+        memory: Arc<TableMemory>,
+    ) -> Result<Self, FragmentError> {
+        let header = Header { profile, version: Default::default(), logical_end: 0 };
+        disk::write_counted(&file, 0, &header.encode(key, cluster)).map_err(|(_, error)| {
+            // An empty file counts as none; a part of a header would count as damage. Best effort: the disk is full.
+            let _ = file.set_len(0);
+            FragmentError::io(key, error)
+        })?;
+        Ok(Self::with(key, cluster, file, dir, header, true, memory))
+    }
+
+    fn with(
+        key: FragmentKey,
+        cluster: ClusterId,
+        file: File,
+        dir: Arc<Path>,
+        header: Header,
+        is_new: bool,
+        memory: Arc<TableMemory>,
+    ) -> Self {
+        let profile = header.profile;
+        let sectors = profile.fragment_bytes().div_ceil(SECTOR_BYTES) as usize;
+        let table = Table::new(HEADER_BYTES, sectors, is_new, memory);
+        Self {
+            key,
+            cluster,
+            profile,
+            file,
+            dir,
+            data_start: data_start(profile),
+            state: Mutex::new(State { header, is_header_dirty: false, table, is_deleted: false }),
+            changes: AtomicU64::new(u64::from(is_new)),
+            synced: AtomicU64::new(0),
+            unsynced_bytes: AtomicU64::new(0),
+            is_dir_dirty: AtomicBool::new(is_new),
+            has_sync_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Which fragment.
+    pub fn key(&self) -> FragmentKey {
+        self.key
+    }
+
+    /// The profile it was made with.
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// Does anything wait for a sync?
+    pub fn is_dirty(&self) -> bool {
+        self.changes.load(Ordering::Acquire) != self.synced.load(Ordering::Acquire)
+            || self.is_dir_dirty.load(Ordering::Acquire)
+    }
+
+    /// Bytes of data written since the last sync.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.unsynced_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Did a sync fail? Then nothing of the file counts as durable any more.
+    pub fn has_sync_failed(&self) -> bool {
+        self.has_sync_failed.load(Ordering::Acquire)
+    }
+
+    /// Reads the whole buffer from `offset` and checks every sector.
+    ///
+    /// # Errors
+    /// [`FragmentError::Corrupt`] naming the bad sectors, `Io`, `BadRange`; the buffer's contents are then undefined.
+    pub fn read(&self, offset: u64, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+        let sectors = sectors_of(self.key, self.profile, offset, buf.len() as u64)?;
+        let mut crcs = Crcs::new();
+        {
+            let may_wait = mode == ReadMode::Blocking;
+            let locked = if may_wait { Some(self.state.lock()) } else { self.state.try_lock() };
+            let Some(mut state) = locked else { return Ok(ReadOutcome::WouldBlock) };
+            if !state.table.load(&self.file, sectors.clone(), may_wait).map_err(|error| self.io(error))? {
+                return Ok(ReadOutcome::WouldBlock);
+            }
+            state.table.copy_to(sectors.clone(), &mut crcs);
+        }
+        match self.read_checked(offset, buf, &crcs, mode) {
+            // A write may have come between the look-up and the read: look again with the lock held.
+            Err(FragmentError::Corrupt { .. }) if mode == ReadMode::NoWait => Ok(ReadOutcome::WouldBlock),
+            Err(FragmentError::Corrupt { .. }) => {
+                let mut state = self.state.lock();
+                crcs.clear();
+                state.table.load(&self.file, sectors.clone(), true).map_err(|error| self.io(error))?;
+                state.table.copy_to(sectors, &mut crcs);
+                self.read_checked(offset, buf, &crcs, mode)
+            }
+            other => other,
+        }
+    }
+
+    fn read_checked(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        crcs: &[u32],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
+        // Holes at both ends need no read, and may lie behind the end of the file.
+        let Some(first) = crcs.iter().position(|&crc| crc != 0) else {
+            buf.fill(0);
+            return Ok(ReadOutcome::Read);
+        };
+        let end = crcs.iter().rposition(|&crc| crc != 0).map_or(first, |last| last + 1);
+        let bytes = first * SECTOR_BYTES as usize..end * SECTOR_BYTES as usize;
+        buf[..bytes.start].fill(0);
+        buf[bytes.end..].fill(0);
+        let at = offset + bytes.start as u64;
+        if self.read_raw(at, &mut buf[bytes.clone()], mode)? == ReadOutcome::WouldBlock {
+            return Ok(ReadOutcome::WouldBlock);
+        }
+        verify(self.key, at, &mut buf[bytes], &crcs[first..end])?;
+        Ok(ReadOutcome::Read)
+    }
+
+    /// Reads the file's bytes without looking at the CRC table: for direct writes that are visible through their
+    /// journal record only. The caller checks them with [`verify`].
+    ///
+    /// # Errors
+    /// `Io`, `BadRange`.
+    pub fn read_raw(&self, offset: u64, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+        sectors_of(self.key, self.profile, offset, buf.len() as u64)?;
+        let at = self.data_start + offset;
+        match mode {
+            ReadMode::NoWait if !disk::read_now(&self.file, at, buf).map_err(|error| self.io(error))? => {
+                return Ok(ReadOutcome::WouldBlock);
+            }
+            ReadMode::NoWait => {}
+            ReadMode::Blocking => disk::read_zero_filled(&self.file, at, buf).map_err(|error| self.io(error))?,
+        }
+        Ok(ReadOutcome::Read)
+    }
+
+    /// Writes bytes with the checksum of each sector ([`super::sector_crc`], trusted, not computed again).
+    ///
+    /// # Errors
+    /// `Full` and `Io`: sectors written before the failure are new and readable, the others old; the mark is not set.
+    pub fn write(&self, offset: u64, bytes: &[u8], crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
+        let sectors = self.checked(offset, bytes.len() as u64, crcs)?;
+        let mut state = self.state.lock();
+        self.load(&mut state, sectors.clone())?;
+        self.changed(bytes.len());
+        let written = disk::write_counted(&self.file, self.data_start + offset, bytes);
+        let whole = match &written {
+            Ok(()) => crcs.len(),
+            Err((done, _)) => done / SECTOR_BYTES as usize,
+        };
+        state.table.set(sectors.start, &crcs[..whole]);
+        written.map_err(|(_, error)| self.io(error))?;
+        state.apply(mark);
+        Ok(())
+    }
+
+    /// Writes bytes into sectors never written; they read as zeros until [`FragmentFile::publish`].
+    ///
+    /// # Errors
+    /// `Written` if a sector was written before; `Full` and `Io`: nothing visible has changed.
+    pub fn write_data_only(&self, offset: u64, bytes: &[u8]) -> Result<(), FragmentError> {
+        let length = bytes.len() as u64;
+        let sectors = sectors_of(self.key, self.profile, offset, length)?;
+        let mut state = self.state.lock();
+        self.load(&mut state, sectors.clone())?;
+        if !state.table.is_unwritten(sectors) {
+            return Err(FragmentError::Written { key: self.key, offset, length });
+        }
+        self.changed(bytes.len());
+        disk::write_counted(&self.file, self.data_start + offset, bytes).map_err(|(_, error)| self.io(error))
+    }
+
+    /// Makes bytes of an earlier [`FragmentFile::write_data_only`] visible, with the checksum of each sector.
+    ///
+    /// # Errors
+    /// `Io` and `BadRange`; nothing has changed.
+    pub fn publish(&self, offset: u64, crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
+        let sectors = self.checked(offset, crcs.len() as u64 * SECTOR_BYTES, crcs)?;
+        let mut state = self.state.lock();
+        self.load(&mut state, sectors.clone())?;
+        self.changed(0);
+        state.table.set(sectors.start, crcs);
+        state.apply(mark);
+        Ok(())
+    }
+
+    /// Was nothing in the range ever written (or all of it punched)? May wait for a page of the table.
+    ///
+    /// # Errors
+    /// `Io`, `BadRange`.
+    pub fn is_unwritten(&self, offset: u64, length: u64) -> Result<bool, FragmentError> {
+        let sectors = sectors_of(self.key, self.profile, offset, length)?;
+        let mut state = self.state.lock();
+        self.load(&mut state, sectors.clone())?;
+        Ok(state.table.is_unwritten(sectors))
+    }
+
+    /// Makes the range a hole and gives its space back where the file system can.
+    ///
+    /// # Errors
+    /// `Full`, `Io`, `BadRange`; nothing has changed.
+    pub fn punch(&self, offset: u64, length: u64, mark: Mark) -> Result<(), FragmentError> {
+        let sectors = sectors_of(self.key, self.profile, offset, length)?;
+        let mut state = self.state.lock();
+        self.load(&mut state, sectors.clone())?;
+        self.changed(0);
+        if length > 0 {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(&self.file, flags, self.data_start + offset, length) {
+                // Without support the table alone makes the hole; the space stays taken.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(error) => return Err(self.io(error.into())),
+            }
+        }
+        state.table.clear(sectors);
+        state.apply(mark);
+        Ok(())
+    }
+
+    /// Makes everything from `offset` on a hole, and sets the logical end even if it was greater.
+    ///
+    /// # Errors
+    /// `Full`, `Io`, `BadRange`; nothing has changed.
+    pub fn truncate(&self, offset: u64, mark: Mark) -> Result<(), FragmentError> {
+        let length = self.profile.fragment_bytes().saturating_sub(offset);
+        let sectors = sectors_of(self.key, self.profile, offset, length)?;
+        let mut state = self.state.lock();
+        if offset > 0 {
+            self.load(&mut state, sectors.clone())?;
+        }
+        self.changed(0);
+        // With no data left the table's space is given back too.
+        let end = if offset == 0 { HEADER_BYTES } else { self.data_start + offset };
+        let length = self.file.metadata().map_err(|error| self.io(error))?.len();
+        if length > end {
+            self.file.set_len(end).map_err(|error| self.io(error))?;
+        }
+        if offset == 0 {
+            state.table.clear_all();
+        } else {
+            state.table.clear(sectors);
+        }
+        state.apply(mark);
+        state.header.logical_end = mark.logical_end;
+        Ok(())
+    }
+
+    /// Sets version and logical end exactly, without touching data: for a fragment rebuilt from other shards.
+    pub fn set_mark(&self, mark: Mark) {
+        let mut state = self.state.lock();
+        self.changed(0);
+        state.apply(mark);
+        state.header.logical_end = mark.logical_end;
+    }
+
+    /// What the fragment says of itself.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn stat(&self) -> Result<FragmentStat, FragmentError> {
+        let allocated_bytes = self.file.metadata().map_err(|error| self.io(error))?.blocks() * 512;
+        let header = self.state.lock().header;
+        Ok(FragmentStat {
+            profile: header.profile,
+            version: header.version,
+            logical_end: header.logical_end,
+            allocated_bytes,
+        })
+    }
+
+    /// Ranges that hold data, in order, from `from` on and at most `count_max` of them; between them are holes. To go
+    /// on, ask again from the end of the last.
+    ///
+    /// # Errors
+    /// `Io`, `BadRange`.
+    pub fn data_extents(&self, from: u64, count_max: usize) -> Result<Vec<Range<u64>>, FragmentError> {
+        let length = self.profile.fragment_bytes().saturating_sub(from);
+        let all = sectors_of(self.key, self.profile, from, length)?;
+        let mut extents: Vec<Range<u64>> = Vec::new();
+        let mut crcs = Vec::with_capacity(super::table::PAGE_ENTRIES);
+        let mut state = self.state.lock();
+        let mut at = all.start;
+        while at < all.end {
+            let end = all.end.min((at / super::table::PAGE_ENTRIES + 1) * super::table::PAGE_ENTRIES);
+            self.load(&mut state, at..end)?;
+            crcs.clear();
+            state.table.copy_to(at..end, &mut crcs);
+            for (sector, _) in (at..end).zip(&crcs).filter(|(_, crc)| **crc != 0) {
+                let start = sector as u64 * SECTOR_BYTES;
+                let count = extents.len();
+                match extents.last_mut() {
+                    Some(last) if last.end == start => last.end += SECTOR_BYTES,
+                    _ if count == count_max => return Ok(extents),
+                    _ => extents.push(start..start + SECTOR_BYTES),
+                }
+            }
+            at = end;
+        }
+        Ok(extents)
+    }
+
+    /// Makes everything durable that was done before the call: checksums, header, data, and the name of a new file.
+    /// Waits for the disk; meant for an I/O thread. Does nothing if nothing changed, or if the fragment was deleted.
+    ///
+    /// # Errors
+    /// `Full`: nothing is lost, try again. `Io` of a failed sync, and `SyncFailed` ever after.
+    pub fn sync(&self) -> Result<(), FragmentError> {
+        if self.has_sync_failed() {
+            return Err(FragmentError::SyncFailed { key: self.key });
+        }
+        if !self.is_dirty() {
+            return Ok(());
+        }
+        let (changes, bytes) = {
+            let mut state = self.state.lock();
+            if state.is_deleted {
+                return Ok(());
+            }
+            self.write_back(&mut state)?;
+            (self.changes.load(Ordering::Acquire), self.unsynced_bytes.load(Ordering::Relaxed))
+        };
+        let result = self.file.sync_data().and_then(|()| {
+            if self.is_dir_dirty.load(Ordering::Acquire) {
+                disk::sync_dir(&self.dir)?;
+                self.is_dir_dirty.store(false, Ordering::Release);
+            }
+            Ok(())
+        });
+        if let Err(source) = result {
+            self.has_sync_failed.store(true, Ordering::Release);
+            tracing::error!(fragment = %self.key, %source, "sync failed");
+            return Err(FragmentError::Io { key: self.key, source });
+        }
+        if self.synced.fetch_max(changes, Ordering::AcqRel) < changes {
+            let _ = self
+                .unsynced_bytes
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(bytes)));
+        }
+        Ok(())
+    }
+
+    /// Drops the memory of the CRC table, after writing what changed. Not if another thread is at work on the file.
+    pub(super) fn drop_table(&self) -> Result<(), FragmentError> {
+        let Some(mut state) = self.state.try_lock() else { return Ok(()) };
+        self.write_back(&mut state)?;
+        state.table.forget();
+        Ok(())
+    }
+
+    /// The name is gone: what is left of the file needs no sync.
+    pub(super) fn set_deleted(&self) {
+        self.state.lock().is_deleted = true;
+    }
+
+    fn write_back(&self, state: &mut State) -> Result<(), FragmentError> {
+        state.table.write_back(&self.file).map_err(|error| self.io(error))?;
+        if state.is_header_dirty {
+            let bytes = state.header.encode(self.key, self.cluster);
+            disk::write_counted(&self.file, 0, &bytes).map_err(|(_, error)| self.io(error))?;
+            state.is_header_dirty = false;
+        }
+        Ok(())
+    }
+
+    fn checked(&self, offset: u64, length: u64, crcs: &[u32]) -> Result<Range<usize>, FragmentError> {
+        let sectors = sectors_of(self.key, self.profile, offset, length)?;
+        if sectors.len() != crcs.len() {
+            return Err(FragmentError::BadRange { key: self.key, offset, length });
+        }
+        Ok(sectors)
+    }
+
+    fn load(&self, state: &mut State, sectors: Range<usize>) -> Result<(), FragmentError> {
+        state.table.load(&self.file, sectors, true).map_err(|error| self.io(error))?;
+        Ok(())
+    }
+
+    /// Notes, before it happens and with the lock held, that the file changes.
+    fn changed(&self, bytes: usize) {
+        self.unsynced_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn io(&self, source: io::Error) -> FragmentError {
+        FragmentError::io(self.key, source)
+    }
+}
+
+impl State {
+    fn apply(&mut self, mark: Mark) {
+        self.header.version = mark.version;
+        self.header.logical_end = self.header.logical_end.max(mark.logical_end);
+        self.is_header_dirty = true;
+    }
+}

@@ -1,0 +1,134 @@
+//! The first 128 bytes of a fragment file.
+//!
+//! Contract: pure conversion. Little-endian:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | magic `TREFRAG\0` |
+//! | 8 | 4 | format version |
+//! | 12 | 1 | k |
+//! | 13 | 1 | m |
+//! | 14 | 1 | shard |
+//! | 15 | 1 | zero |
+//! | 16 | 16 | gfid |
+//! | 32 | 4 | index |
+//! | 36 | 4 | chunk, bytes |
+//! | 40 | 8 | object size, bytes |
+//! | 48 | 16 | cluster id |
+//! | 64 | 8 | session of the last applied record |
+//! | 72 | 8 | its seq |
+//! | 80 | 8 | its epoch |
+//! | 88 | 8 | logical end, user bytes of the object |
+//! | 96 | 8 | PG |
+//! | 104 | 20 | zero |
+//! | 124 | 4 | CRC32C of bytes 0..124 |
+
+use super::{FragmentError, FragmentKey, FragmentVersion};
+use crate::superblock::FORMAT_VERSION;
+use protocol::ids::{ClusterId, Epoch, Profile, Seq, SessionId};
+use zerocopy::little_endian::{U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: u64 = 128;
+
+const MAGIC: [u8; 8] = *b"TREFRAG\0";
+const CRC_AT: usize = HEADER_BYTES as usize - 4;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    format: U32,
+    k: u8,
+    m: u8,
+    shard: u8,
+    zero: u8,
+    gfid: U128,
+    index: U32,
+    chunk: U32,
+    object_bytes: U64,
+    cluster: U128,
+    session: U64,
+    seq: U64,
+    epoch: U64,
+    logical_end: U64,
+    pg: U64,
+    reserved: [u8; 20],
+    crc: U32,
+}
+
+const _: () = assert!(size_of::<Raw>() as u64 == HEADER_BYTES);
+
+/// What a header says beyond the name of its fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) profile: Profile,
+    pub(super) version: FragmentVersion,
+    pub(super) logical_end: u64,
+}
+
+impl Header {
+    /// The bytes on disk.
+    pub(super) fn encode(&self, key: FragmentKey, cluster: ClusterId) -> [u8; HEADER_BYTES as usize] {
+        let mut raw = Raw {
+            magic: MAGIC,
+            format: FORMAT_VERSION.into(),
+            k: self.profile.k(),
+            m: self.profile.m(),
+            shard: key.shard.get(),
+            zero: 0,
+            gfid: key.object.gfid.get().into(),
+            index: key.object.index.into(),
+            chunk: self.profile.chunk_bytes().into(),
+            object_bytes: self.profile.object_bytes().into(),
+            cluster: cluster.get().into(),
+            session: self.version.session.get().into(),
+            seq: self.version.seq.get().into(),
+            epoch: self.version.epoch.get().into(),
+            logical_end: self.logical_end.into(),
+            pg: key.pg.to_u64().into(),
+            reserved: [0; 20],
+            crc: 0.into(),
+        };
+        raw.crc = crc32c::crc32c(&raw.as_bytes()[..CRC_AT]).into();
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads and checks the bytes on disk.
+    ///
+    /// # Errors
+    /// [`FragmentError::BadHeader`] and [`FragmentError::OtherCluster`].
+    pub(super) fn decode(bytes: &[u8], key: FragmentKey, cluster: ClusterId) -> Result<Self, FragmentError> {
+        let bad = |what| FragmentError::BadHeader { key, what };
+        let (raw, _) = Raw::read_from_prefix(bytes).map_err(|_| bad("is cut short"))?;
+        if raw.magic != MAGIC {
+            return Err(bad("has no magic"));
+        }
+        if raw.format.get() != FORMAT_VERSION {
+            return Err(bad("has another format version"));
+        }
+        if raw.crc.get() != crc32c::crc32c(&bytes[..CRC_AT]) {
+            return Err(bad("fails its checksum"));
+        }
+        let is_ours = raw.gfid.get() == key.object.gfid.get()
+            && raw.index.get() == key.object.index
+            && raw.shard == key.shard.get()
+            && raw.pg.get() == key.pg.to_u64();
+        if !is_ours {
+            return Err(bad("is that of another fragment"));
+        }
+        let found = ClusterId::new(raw.cluster.get());
+        if found != cluster {
+            return Err(FragmentError::OtherCluster { key, found });
+        }
+        let profile = Profile::new(raw.k, raw.m, raw.chunk.get(), raw.object_bytes.get())
+            .map_err(|_| bad("has an impossible profile"))?;
+        let version = FragmentVersion {
+            session: SessionId::new(raw.session.get()),
+            seq: Seq::new(raw.seq.get()),
+            epoch: Epoch::new(raw.epoch.get()),
+        };
+        Ok(Self { profile, version, logical_end: raw.logical_end.get() })
+    }
+}

@@ -1,0 +1,351 @@
+//! The open fragments of one core, and the directories they are in.
+//!
+//! Contract: one owner thread. Files handed out as `Arc` stay valid after the store closed or deleted them; the store
+//! never opens a second [`FragmentFile`] for a fragment while somebody holds the first.
+
+use super::file::FragmentFile;
+use super::table::TableMemory;
+use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
+use crate::disk::{self, Space};
+use protocol::ids::{ClusterId, Gfid, ObjectId, PgId, PoolId, Profile, ShardIndex};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The limits of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FragmentConfig {
+    /// Open fragment files of one core. More than an eighth of the process's limit is cut to that, with a warning.
+    /// 1024 keeps the files of 64 GiB of user data open. At the bound the least recently used is closed, after a sync
+    /// if it needs one.
+    pub fragment_open_files_max: usize,
+    /// Memory of CRC tables of one core, in bytes. 64 MiB holds the checksums of 8 GiB of fragments. At the bound the
+    /// tables of the least recently used files are dropped.
+    pub fragment_table_bytes_max: usize,
+}
+
+impl Default for FragmentConfig {
+    fn default() -> Self {
+        Self { fragment_open_files_max: 1024, fragment_table_bytes_max: 64 << 20 }
+    }
+}
+
+/// The fragments of the PGs of one core.
+#[derive(Debug)]
+pub struct FragmentStore {
+    root: PathBuf,
+    cluster: ClusterId,
+    config: FragmentConfig,
+    memory: Arc<TableMemory>,
+    files: HashMap<FragmentKey, Slot>,
+    dirs: HashMap<PgId, Arc<Path>>,
+    /// Counts look-ups, to know which file was used last.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    file: Arc<FragmentFile>,
+    used: u64,
+}
+
+impl FragmentStore {
+    /// Opens the store in an OSD's data directory; `pg/` is made if it is missing.
+    ///
+    /// # Errors
+    /// [`FragmentError::Store`].
+    pub fn open(data_dir: &Path, cluster: ClusterId, mut config: FragmentConfig) -> Result<Self, FragmentError> {
+        let root = data_dir.join("pg");
+        if !root.is_dir() {
+            fs::create_dir_all(&root).map_err(|error| store_error(&root, error))?;
+            disk::sync_dir(data_dir).map_err(|error| store_error(data_dir, error))?;
+        }
+        // Sockets, journals and the stores of other cores need descriptors too.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 8;
+        if config.fragment_open_files_max as u64 > limit {
+            let asked = config.fragment_open_files_max;
+            tracing::warn!(asked, limit, "fragment_open_files_max cut to an eighth of the open files limit");
+            config.fragment_open_files_max = limit as usize;
+        }
+        config.fragment_open_files_max = config.fragment_open_files_max.max(1);
+        let memory = Arc::default();
+        Ok(Self { root, cluster, config, memory, files: HashMap::new(), dirs: HashMap::new(), clock: 0 })
+    }
+
+    /// The fragment, or `None` if it does not exist. Opening one that is not open waits for the disk.
+    ///
+    /// # Errors
+    /// `BadHeader`, `OtherCluster`, `Io`; those of closing another file to stay within the limit.
+    pub fn get(&mut self, key: FragmentKey) -> Result<Option<Arc<FragmentFile>>, FragmentError> {
+        if let Some(file) = self.cached(key) {
+            return Ok(Some(file));
+        }
+        let (dir, path) = self.path(key);
+        match File::options().read(true).write(true).open(path) {
+            Ok(file) => match FragmentFile::open(key, self.cluster, file, dir, self.memory.clone())? {
+                Some(file) => self.insert(file).map(Some),
+                None => Ok(None),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(FragmentError::io(key, error)),
+        }
+    }
+
+    /// The fragment, made if it does not exist.
+    ///
+    /// # Errors
+    /// As [`FragmentStore::get`], `OtherProfile`, and `Full`.
+    pub fn get_or_create(&mut self, key: FragmentKey, profile: Profile) -> Result<Arc<FragmentFile>, FragmentError> {
+        if let Some(file) = self.get(key)? {
+            if file.profile() != profile {
+                return Err(FragmentError::OtherProfile { key, found: file.profile(), expected: profile });
+            }
+            return Ok(file);
+        }
+        let (dir, path) = self.path(key);
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir(&dir).and_then(|()| disk::sync_dir(&self.root)).and_then(|()| open())
+            }
+            result => result,
+        };
+        let file = file.map_err(|error| FragmentError::io(key, error))?;
+        let file = FragmentFile::create(key, self.cluster, file, dir, profile, self.memory.clone())?;
+        self.insert(file)
+    }
+
+    /// [`FragmentFile::read`]; zeros and [`ReadOutcome::Absent`] if the fragment does not exist.
+    ///
+    /// # Errors
+    /// Those of [`FragmentStore::get`] and [`FragmentFile::read`].
+    pub fn read(
+        &mut self,
+        key: FragmentKey,
+        offset: u64,
+        buf: &mut [u8],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
+        match self.get(key)? {
+            Some(file) => file.read(offset, buf, mode),
+            None => {
+                buf.fill(0);
+                Ok(ReadOutcome::Absent)
+            }
+        }
+    }
+
+    /// [`FragmentFile::write`]; the fragment is made if it does not exist.
+    ///
+    /// # Errors
+    /// Those of [`FragmentStore::get_or_create`] and [`FragmentFile::write`].
+    pub fn write(
+        &mut self,
+        key: FragmentKey,
+        profile: Profile,
+        offset: u64,
+        bytes: &[u8],
+        crcs: &[u32],
+        mark: Mark,
+    ) -> Result<(), FragmentError> {
+        self.get_or_create(key, profile)?.write(offset, bytes, crcs, mark)
+    }
+
+    /// [`FragmentFile::is_unwritten`]; true if the fragment does not exist.
+    ///
+    /// # Errors
+    /// Those of [`FragmentStore::get`] and [`FragmentFile::is_unwritten`].
+    pub fn is_unwritten(&mut self, key: FragmentKey, offset: u64, length: u64) -> Result<bool, FragmentError> {
+        self.get(key)?.map_or(Ok(true), |file| file.is_unwritten(offset, length))
+    }
+
+    /// [`FragmentFile::stat`], or `None` if the fragment does not exist.
+    ///
+    /// # Errors
+    /// Those of [`FragmentStore::get`] and [`FragmentFile::stat`].
+    pub fn stat(&mut self, key: FragmentKey) -> Result<Option<FragmentStat>, FragmentError> {
+        self.get(key)?.map(|file| file.stat()).transpose()
+    }
+
+    /// [`FragmentFile::sync`] of an open fragment; one that is not open has nothing to sync.
+    ///
+    /// # Errors
+    /// Those of [`FragmentFile::sync`].
+    pub fn sync(&mut self, key: FragmentKey) -> Result<(), FragmentError> {
+        self.files.get(&key).map_or(Ok(()), |slot| slot.file.sync())
+    }
+
+    /// Deletes the fragment, damaged or not; `false` if it did not exist. Durable after [`disk::sync_dir`] of
+    /// [`FragmentStore::pg_dir`], which may run on another thread.
+    ///
+    /// # Errors
+    /// `Io`; the fragment is then still there.
+    pub fn delete(&mut self, key: FragmentKey) -> Result<bool, FragmentError> {
+        let (_, path) = self.path(key);
+        let existed = match fs::remove_file(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(FragmentError::io(key, error)),
+        };
+        if let Some(slot) = self.files.remove(&key) {
+            slot.file.set_deleted();
+        }
+        Ok(existed)
+    }
+
+    /// The directory of a PG; it exists once the PG has a fragment.
+    pub fn pg_dir(&mut self, pg: PgId) -> Arc<Path> {
+        self.dirs.entry(pg).or_insert_with(|| self.root.join(pg.to_string()).into()).clone()
+    }
+
+    /// The open files that wait for a sync, in no order. Syncing them all, and the directories of deleted fragments,
+    /// makes everything durable that was applied before.
+    pub fn dirty_files(&self) -> impl Iterator<Item = &Arc<FragmentFile>> {
+        self.files.values().map(|slot| &slot.file).filter(|file| file.is_dirty())
+    }
+
+    /// The fragments of a PG, in no order, as they are found; files with other names are skipped.
+    ///
+    /// # Errors
+    /// [`FragmentError::Store`], also as an item.
+    pub fn list(
+        &mut self,
+        pg: PgId,
+    ) -> Result<impl Iterator<Item = Result<(ObjectId, ShardIndex), FragmentError>> + use<>, FragmentError> {
+        let dir = self.pg_dir(pg);
+        let entries = read_dir(&dir)?;
+        Ok(entries.into_iter().flatten().filter_map(move |entry| match entry {
+            Ok(entry) => parse_name(entry.file_name().to_str()?).map(Ok),
+            Err(error) => Some(Err(store_error(&dir, error))),
+        }))
+    }
+
+    /// The PGs that have a directory, in no order.
+    ///
+    /// # Errors
+    /// [`FragmentError::Store`].
+    pub fn list_pgs(&self) -> Result<Vec<PgId>, FragmentError> {
+        let mut pgs = Vec::new();
+        for entry in read_dir(&self.root)?.into_iter().flatten() {
+            let name = entry.map_err(|error| store_error(&self.root, error))?.file_name();
+            pgs.extend(name.to_str().and_then(parse_pg));
+        }
+        Ok(pgs)
+    }
+
+    /// Space of the file system below.
+    ///
+    /// # Errors
+    /// [`FragmentError::Store`].
+    pub fn space(&self) -> Result<Space, FragmentError> {
+        disk::space(&self.root).map_err(|error| store_error(&self.root, error))
+    }
+
+    /// Open files.
+    pub fn open_files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Memory of CRC tables, in bytes.
+    pub fn table_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn cached(&mut self, key: FragmentKey) -> Option<Arc<FragmentFile>> {
+        if self.memory.bytes() > self.config.fragment_table_bytes_max {
+            self.shrink_tables();
+        }
+        self.clock += 1;
+        let slot = self.files.get_mut(&key)?;
+        slot.used = self.clock;
+        Some(slot.file.clone())
+    }
+
+    fn insert(&mut self, file: FragmentFile) -> Result<Arc<FragmentFile>, FragmentError> {
+        if self.files.len() >= self.config.fragment_open_files_max {
+            self.close_some()?;
+        }
+        let file = Arc::new(file);
+        self.files.insert(file.key(), Slot { file: file.clone(), used: self.clock });
+        Ok(file)
+    }
+
+    /// Keys of files that nobody else holds, least recently used first.
+    fn idle_keys(&self) -> Vec<FragmentKey> {
+        let is_idle = |slot: &Slot| Arc::strong_count(&slot.file) == 1 && !slot.file.has_sync_failed();
+        let mut idle: Vec<(u64, FragmentKey)> =
+            self.files.iter().filter(|(_, slot)| is_idle(slot)).map(|(key, slot)| (slot.used, *key)).collect();
+        idle.sort_unstable();
+        idle.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Closes the least recently used eighth, so that looking for them is paid once in many openings: clean files if
+    /// there are any, else the oldest after a sync. Files that others hold stay open, and may exceed the limit by as
+    /// many as there are operations in flight.
+    fn close_some(&mut self) -> Result<(), FragmentError> {
+        let idle = self.idle_keys();
+        let count = (self.config.fragment_open_files_max / 8).max(1);
+        let clean: Vec<FragmentKey> =
+            idle.iter().copied().filter(|key| !self.files[key].file.is_dirty()).take(count).collect();
+        for key in &clean {
+            self.files.remove(key);
+        }
+        if clean.is_empty()
+            && let Some(key) = idle.first()
+        {
+            self.files[key].file.sync()?;
+            self.files.remove(key);
+        }
+        Ok(())
+    }
+
+    /// Drops the tables of the least recently used files until a quarter of the memory is free.
+    fn shrink_tables(&mut self) {
+        for key in self.idle_keys() {
+            if self.memory.bytes() <= self.config.fragment_table_bytes_max / 4 * 3 {
+                return;
+            }
+            if let Err(error) = self.files[&key].file.drop_table() {
+                tracing::warn!(%error, "a CRC table stays in memory");
+            }
+        }
+    }
+
+    fn path(&mut self, key: FragmentKey) -> (Arc<Path>, PathBuf) {
+        let dir = self.pg_dir(key.pg);
+        let path = dir.join(format!("{}.{}", key.object, key.shard.get()));
+        (dir, path)
+    }
+}
+
+/// The entries of a directory; `None` if it does not exist.
+fn read_dir(dir: &Path) -> Result<Option<fs::ReadDir>, FragmentError> {
+    match fs::read_dir(dir) {
+        Ok(entries) => Ok(Some(entries)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(store_error(dir, error)),
+    }
+}
+
+fn store_error(path: &Path, source: io::Error) -> FragmentError {
+    FragmentError::Store { path: path.to_path_buf(), source }
+}
+
+/// The inverse of [`PgId`]'s display.
+fn parse_pg(name: &str) -> Option<PgId> {
+    let (pool, number) = name.split_once('.')?;
+    let pg = PgId { pool: PoolId::new(pool.parse().ok()?), number: u32::from_str_radix(number, 16).ok()? };
+    (pg.to_string() == name).then_some(pg)
+}
+
+/// The inverse of a fragment's file name.
+fn parse_name(name: &str) -> Option<(ObjectId, ShardIndex)> {
+    let mut parts = name.split('.');
+    let gfid = Gfid::new(u128::from_str_radix(parts.next()?, 16).ok()?);
+    let index = parts.next()?.parse().ok()?;
+    let shard: u8 = parts.next()?.parse().ok()?;
+    let object = ObjectId { gfid, index };
+    (format!("{object}.{shard}") == name).then_some((object, ShardIndex::new(shard)))
+}

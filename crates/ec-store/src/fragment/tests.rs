@@ -1,0 +1,440 @@
+//! The fragment store against a model, crashes before a sync, a flip of every byte, and disks that are full or fail.
+
+use super::*;
+use proptest::prelude::*;
+use protocol::ids::{Gfid, PoolId};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+const CLUSTER: ClusterId = ClusterId::new(77);
+const PG: PgId = PgId { pool: PoolId::new(3), number: 0x1f };
+/// Fragments of 1 MiB: two pages of the CRC table.
+const SECTORS: u64 = 2048;
+
+fn profile() -> Profile {
+    Profile::new(2, 1, 512, 2 * SECTORS * SECTOR_BYTES).unwrap()
+}
+
+fn key(index: u32) -> FragmentKey {
+    let object = ObjectId { gfid: Gfid::from_parts(0xabc, 5), index };
+    FragmentKey { pg: PG, object, shard: ShardIndex::new(1) }
+}
+
+fn open(dir: &Path) -> FragmentStore {
+    FragmentStore::open(dir, CLUSTER, FragmentConfig::default()).unwrap()
+}
+
+fn mark(seq: u64, logical_end: u64) -> Mark {
+    let version = FragmentVersion { session: SessionId::new(4), seq: Seq::new(seq), epoch: Epoch::new(2) };
+    Mark { version, logical_end }
+}
+
+fn sectors(fill: u8, count: u64) -> (Vec<u8>, Vec<u32>) {
+    let bytes: Vec<u8> = (0..count * SECTOR_BYTES).map(|i| fill ^ (i / SECTOR_BYTES) as u8 ^ (i % 3) as u8).collect();
+    let mut crcs = Vec::new();
+    sector_crcs(&bytes, &mut crcs);
+    (bytes, crcs)
+}
+
+/// Writes `count` sectors from sector `first` on.
+fn write(store: &mut FragmentStore, index: u32, first: u64, count: u64, fill: u8) -> Result<(), FragmentError> {
+    let (bytes, crcs) = sectors(fill, count);
+    store.write(key(index), profile(), first * SECTOR_BYTES, &bytes, &crcs, mark(u64::from(fill), 10))
+}
+
+fn read(store: &mut FragmentStore, index: u32, first: u64, count: u64) -> Result<Vec<u8>, FragmentError> {
+    let mut buf = vec![0xee; (count * SECTOR_BYTES) as usize];
+    match store.read(key(index), first * SECTOR_BYTES, &mut buf, ReadMode::Blocking)? {
+        ReadOutcome::WouldBlock => panic!("a blocking read blocks"),
+        ReadOutcome::Read | ReadOutcome::Absent => Ok(buf),
+    }
+}
+
+fn path_of(dir: &Path, index: u32) -> std::path::PathBuf {
+    dir.join(format!("pg/3.1f/{}.1", key(index).object))
+}
+
+#[test]
+fn a_fragment_that_does_not_exist_is_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let mut buf = [1; 1024];
+    assert_eq!(store.read(key(0), 0, &mut buf, ReadMode::NoWait).unwrap(), ReadOutcome::Absent);
+    assert_eq!(buf, [0; 1024]);
+    assert_eq!(store.stat(key(0)).unwrap(), None);
+    assert!(store.is_unwritten(key(0), 0, 512).unwrap());
+    assert!(!store.delete(key(0)).unwrap());
+    assert_eq!(store.list(PG).unwrap().count(), 0);
+}
+
+#[test]
+fn the_file_is_laid_out_as_documented() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 6, 3, 1, 9).unwrap();
+    store.sync(key(6)).unwrap();
+    let bytes = fs::read(path_of(dir.path(), 6)).unwrap();
+    let (data, crcs) = sectors(9, 1);
+    assert_eq!(bytes[..8], *b"TREFRAG\0");
+    assert_eq!(bytes[12..15], [2, 1, 1]);
+    assert_eq!(bytes[72..80], 9u64.to_le_bytes());
+    assert_eq!(bytes[128 + 3 * 4..128 + 4 * 4], crcs[0].to_le_bytes());
+    let start = (128 + SECTORS as usize * 4).next_multiple_of(4096);
+    assert_eq!(bytes[start + 3 * 512..], data);
+    assert_eq!(store.list(PG).unwrap().map(Result::unwrap).collect::<Vec<_>>(), [(key(6).object, key(6).shard)]);
+    assert_eq!(store.list_pgs().unwrap(), [PG]);
+}
+
+#[test]
+fn ranges_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let file = store.get_or_create(key(0), profile()).unwrap();
+    let end = SECTORS * SECTOR_BYTES;
+    let bad = |result: Result<(), FragmentError>| matches!(result, Err(FragmentError::BadRange { .. }));
+    assert!(bad(file.read(1, &mut [0; 512], ReadMode::Blocking).map(drop)));
+    assert!(bad(file.read(0, &mut [0; 511], ReadMode::Blocking).map(drop)));
+    assert!(bad(file.read(end, &mut [0; 512], ReadMode::Blocking).map(drop)));
+    assert!(bad(file.punch(u64::MAX - 511, 512, mark(1, 0))));
+    assert!(bad(file.write(0, &[0; 1024], &[1], mark(1, 0))));
+    assert!(bad(file.truncate(end + 512, mark(1, 0))));
+    let other = Profile::new(4, 2, 512, 1 << 20).unwrap();
+    let error = store.get_or_create(key(0), other).unwrap_err();
+    assert!(matches!(error, FragmentError::OtherProfile { .. }), "{error}");
+}
+
+#[test]
+fn direct_bytes_are_invisible_until_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let file = store.get_or_create(key(0), profile()).unwrap();
+    let (bytes, crcs) = sectors(5, 4);
+    file.write_data_only(1024, &bytes).unwrap();
+    assert!(file.is_dirty());
+    assert_eq!(read(&mut store, 0, 0, 8).unwrap(), vec![0; 4096]);
+    assert!(store.is_unwritten(key(0), 1024, 2048).unwrap());
+    let mut raw = vec![0; 2048];
+    file.read_raw(1024, &mut raw, ReadMode::Blocking).unwrap();
+    verify(key(0), 1024, &mut raw, &crcs).unwrap();
+    assert_eq!(raw, bytes);
+    file.publish(1024, &crcs, mark(1, 4096)).unwrap();
+    assert_eq!(read(&mut store, 0, 2, 4).unwrap(), bytes);
+    let error = file.write_data_only(0, &[0; 1536]).unwrap_err();
+    assert!(matches!(error, FragmentError::Written { .. }), "{error}");
+    raw[512] ^= 1;
+    let error = verify(key(0), 1024, &mut raw, &crcs).unwrap_err();
+    assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [3]), "{error}");
+}
+
+#[test]
+fn a_crash_before_the_sync_leaves_old_bytes_or_a_known_erasure() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 8, 1).unwrap();
+    store.sync(key(0)).unwrap();
+    let old = read(&mut store, 0, 0, 8).unwrap();
+    // Data is in the file, the table is lost with the process.
+    write(&mut store, 0, 2, 2, 200).unwrap();
+    drop(store);
+    let mut store = open(dir.path());
+    let error = read(&mut store, 0, 0, 8).unwrap_err();
+    assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [2, 3]), "{error}");
+    assert!(error.is_erasure());
+    assert_eq!(read(&mut store, 0, 0, 2).unwrap(), old[..1024]);
+    assert_eq!(store.stat(key(0)).unwrap().unwrap().version.seq, Seq::new(1));
+    // What the journal holds is applied again.
+    write(&mut store, 0, 2, 2, 200).unwrap();
+    assert_eq!(read(&mut store, 0, 2, 2).unwrap(), sectors(200, 2).0);
+    // A punch or a truncation that crashed is an erasure too, never something else.
+    store.sync(key(0)).unwrap();
+    store.get(key(0)).unwrap().unwrap().punch(0, 4096, mark(3, 0)).unwrap();
+    drop(store);
+    let mut store = open(dir.path());
+    for sector in 0..8 {
+        let bytes = read(&mut store, 0, sector, 1);
+        assert!(matches!(bytes, Err(FragmentError::Corrupt { .. })) || bytes.unwrap() == vec![0; 512]);
+    }
+}
+
+#[test]
+fn a_flip_of_any_byte_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 2, 1).unwrap();
+    store.sync(key(0)).unwrap();
+    drop(store);
+    let path = path_of(dir.path(), 0);
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let start = (128 + SECTORS * 4).next_multiple_of(4096);
+    for at in (0..136).chain(start..start + 1024) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1 << (at % 8)], at).unwrap();
+        let error = read(&mut open(dir.path()), 0, 0, 2).unwrap_err();
+        match at {
+            0..128 => assert!(matches!(error, FragmentError::BadHeader { .. }), "byte {at}: {error}"),
+            _ => assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if sectors.len() == 1), "{error}"),
+        }
+        file.write_all_at(&byte, at).unwrap();
+    }
+    read(&mut open(dir.path()), 0, 0, 2).unwrap();
+    let mut other = FragmentStore::open(dir.path(), ClusterId::new(1), FragmentConfig::default()).unwrap();
+    let error = other.get(key(0)).unwrap_err();
+    assert!(matches!(error, FragmentError::OtherCluster { found: CLUSTER, .. }), "{error}");
+    // A damaged fragment can be deleted, and one cut short before its header counts as none.
+    file.set_len(100).unwrap();
+    let mut store = open(dir.path());
+    assert!(matches!(store.get(key(0)), Err(FragmentError::BadHeader { .. })));
+    assert!(store.delete(key(0)).unwrap());
+    File::create(&path).unwrap();
+    assert!(store.get(key(0)).unwrap().is_none());
+    write(&mut store, 0, 0, 1, 1).unwrap();
+}
+
+#[test]
+fn open_files_and_table_memory_stay_within_their_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = FragmentConfig { fragment_open_files_max: 4, fragment_table_bytes_max: 2 * 4096 };
+    let mut store = FragmentStore::open(dir.path(), CLUSTER, config).unwrap();
+    write(&mut store, 0, 0, 1, 100).unwrap();
+    let held = store.get(key(0)).unwrap().unwrap();
+    for index in 1..20 {
+        write(&mut store, index, 0, 1, index as u8).unwrap();
+        assert!(store.open_files() <= 4 && store.table_bytes() <= 3 * 4096);
+        assert!(Arc::ptr_eq(&held, &store.get(key(0)).unwrap().unwrap()), "a file in use has one handle");
+    }
+    for index in 1..20 {
+        assert_eq!(read(&mut store, index, 0, 1).unwrap(), sectors(index as u8, 1).0);
+    }
+    let dirty: Vec<_> = store.dirty_files().cloned().collect();
+    dirty.iter().for_each(|file| file.sync().unwrap());
+    assert_eq!(store.dirty_files().count(), 0);
+}
+
+#[test]
+fn a_deleted_fragment_begins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 4, 1).unwrap();
+    let old = store.get(key(0)).unwrap().unwrap();
+    assert!(store.delete(key(0)).unwrap());
+    disk::sync_dir(&store.pg_dir(PG)).unwrap();
+    write(&mut store, 0, 1, 1, 2).unwrap();
+    old.sync().unwrap();
+    store.sync(key(0)).unwrap();
+    drop(store);
+    let mut store = open(dir.path());
+    assert_eq!(read(&mut store, 0, 0, 1).unwrap(), vec![0; 512]);
+    assert_eq!(read(&mut store, 0, 1, 1).unwrap(), sectors(2, 1).0);
+}
+
+#[test]
+fn a_read_beside_a_write_gives_old_or_new_sectors() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 64, 0).unwrap();
+    let file = store.get(key(0)).unwrap().unwrap();
+    let reader = std::thread::spawn(move || {
+        for _ in 0..300 {
+            let mut buf = vec![0; 64 * 512];
+            assert_eq!(file.read(0, &mut buf, ReadMode::Blocking).unwrap(), ReadOutcome::Read);
+            file.read(0, &mut buf, ReadMode::NoWait).unwrap();
+        }
+    });
+    let mut fill = 0u8;
+    while !reader.is_finished() {
+        fill = fill.wrapping_add(1);
+        write(&mut store, 0, 0, 64, fill).unwrap();
+    }
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_failed_sync_is_remembered() {
+    let dir: Arc<Path> = Path::new("/dev").into();
+    // Takes writes and cannot be synced.
+    let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+    let file = FragmentFile::create(key(0), CLUSTER, null, dir.clone(), profile(), Arc::default()).unwrap();
+    assert!(matches!(file.sync().unwrap_err(), FragmentError::Io { .. }));
+    assert!(matches!(file.sync().unwrap_err(), FragmentError::SyncFailed { .. }));
+    assert!(file.is_dirty() && file.has_sync_failed());
+    let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+    let error = FragmentFile::create(key(0), CLUSTER, full, dir, profile(), Arc::default()).unwrap_err();
+    assert!(error.is_full(), "{error}");
+}
+
+/// A file system of a given size in memory, gone with the value.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(bytes: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        rustix::mount::mount("none", dir.path(), "tmpfs", rustix::mount::MountFlags::empty(), options.as_c_str())
+            .expect("this test mounts a tmpfs: run it as root");
+        Self(dir)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_is_typed_and_everything_old_stays_readable() {
+    let disk = SmallDisk::new(1 << 20);
+    let mut store = open(disk.0.path());
+    write(&mut store, 0, 0, 64, 1).unwrap();
+    write(&mut store, 1, 0, 64, 7).unwrap();
+    store.sync(key(0)).unwrap();
+    // Half over old sectors, far beyond what is free.
+    let error = write(&mut store, 0, 32, 2016, 9).unwrap_err();
+    assert!(error.is_full() && !error.is_erasure(), "{error}");
+    let (old, new) = (sectors(1, 64).0, sectors(9, 2016).0);
+    for sector in 0..SECTORS {
+        let bytes = read(&mut store, 0, sector, 1).unwrap();
+        let at = sector as usize * 512;
+        let is_old = if sector < 64 { bytes == old[at..at + 512] } else { bytes == [0; 512] };
+        assert!(is_old || bytes == new[at - 32 * 512..][..512], "sector {sector}");
+    }
+    assert_eq!(store.stat(key(0)).unwrap().unwrap().version.seq, Seq::new(1), "the mark is not set");
+    assert!(store.space().unwrap().used_ratio() > 0.9);
+    assert!(store.delete(key(0)).unwrap());
+    write(&mut store, 1, 64, 64, 9).unwrap();
+    assert_eq!(read(&mut store, 1, 0, 64).unwrap(), sectors(7, 64).0);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { first: u64, count: u64, fill: u8, is_direct: bool },
+    Punch { first: u64, count: u64 },
+    Truncate { first: u64 },
+    Sync,
+    Restart,
+    ForgetTable,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Around the ends and around the boundary between the two pages of the table.
+    let first = prop_oneof![0u64..12, 1018u64..1030, 2030u64..SECTORS];
+    let step = prop_oneof![
+        6 => (first.clone(), 1u64..20, any::<u8>(), any::<bool>())
+            .prop_map(|(first, count, fill, is_direct)| Step::Write { first, count, fill, is_direct }),
+        2 => (first.clone(), prop_oneof![0u64..20, 900u64..1100]).prop_map(|(first, count)| Step::Punch { first, count }),
+        1 => prop_oneof![Just(0), first, Just(SECTORS)].prop_map(|first| Step::Truncate { first }),
+        1 => Just(Step::Sync),
+        1 => Just(Step::Restart),
+        1 => Just(Step::ForgetTable),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+/// One fragment as it should be.
+struct Model {
+    sectors: Vec<Option<Vec<u8>>>,
+    mark: Mark,
+}
+
+impl Model {
+    fn check(&self, store: &mut FragmentStore) {
+        let exists = store.stat(key(0)).unwrap();
+        for window in [0..30, 1010..1040, 2020..SECTORS, 1023..1025] {
+            let expected: Vec<u8> = window
+                .clone()
+                .flat_map(|sector| self.sectors[sector as usize].clone().unwrap_or(vec![0; 512]))
+                .collect();
+            assert_eq!(read(store, 0, window.start, window.end - window.start).unwrap(), expected);
+            let unwritten = window.clone().all(|sector| self.sectors[sector as usize].is_none());
+            let (offset, length) = (window.start * SECTOR_BYTES, (window.end - window.start) * SECTOR_BYTES);
+            assert_eq!(store.is_unwritten(key(0), offset, length).unwrap(), unwritten);
+        }
+        let Some(stat) = exists else {
+            assert!(self.sectors.iter().all(Option::is_none));
+            return;
+        };
+        assert_eq!((stat.version, stat.logical_end), (self.mark.version, self.mark.logical_end));
+        let file = store.get(key(0)).unwrap().unwrap();
+        let mut extents = Vec::new();
+        let mut from = 0;
+        loop {
+            let some = file.data_extents(from, 2).unwrap();
+            let Some(last) = some.last() else { break };
+            from = last.end;
+            extents.extend(some);
+        }
+        let data: Vec<u64> = extents.into_iter().flat_map(|e| e.start / SECTOR_BYTES..e.end / SECTOR_BYTES).collect();
+        let expected: Vec<u64> = (0..SECTORS).filter(|&sector| self.sectors[sector as usize].is_some()).collect();
+        assert_eq!(data, expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_fragment_is_what_was_done_to_it(steps in steps()) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = open(dir.path());
+        let mut model = Model { sectors: vec![None; SECTORS as usize], mark: Mark::default() };
+        for (seq, step) in (1u64..).zip(steps) {
+            let new = mark(seq, (seq * 37) % 100);
+            let mut file = || store.get_or_create(key(0), profile()).unwrap();
+            let is_marked = match step {
+                Step::Write { first, count, fill, is_direct } => {
+                    let count = count.min(SECTORS - first);
+                    let (bytes, crcs) = sectors(fill, count);
+                    let offset = first * SECTOR_BYTES;
+                    let file = file();
+                    if is_direct && file.is_unwritten(offset, count * SECTOR_BYTES).unwrap() {
+                        file.write_data_only(offset, &bytes).unwrap();
+                        file.publish(offset, &crcs, new).unwrap();
+                    } else {
+                        file.write(offset, &bytes, &crcs, new).unwrap();
+                    }
+                    for (sector, bytes) in (first..).zip(bytes.chunks_exact(512)) {
+                        model.sectors[sector as usize] = Some(bytes.to_vec());
+                    }
+                    true
+                }
+                Step::Punch { first, count } => {
+                    let end = SECTORS.min(first + count);
+                    file().punch(first * SECTOR_BYTES, (end - first) * SECTOR_BYTES, new).unwrap();
+                    model.sectors[first as usize..end as usize].fill(None);
+                    true
+                }
+                Step::Truncate { first } => {
+                    file().truncate(first * SECTOR_BYTES, new).unwrap();
+                    model.sectors[first as usize..].fill(None);
+                    model.mark.logical_end = 0;
+                    true
+                }
+                Step::Sync => {
+                    store.sync(key(0)).unwrap();
+                    prop_assert_eq!(store.dirty_files().count(), 0);
+                    false
+                }
+                Step::Restart => {
+                    store.sync(key(0)).unwrap();
+                    store = open(dir.path());
+                    false
+                }
+                Step::ForgetTable => {
+                    if let Some(file) = store.get(key(0)).unwrap() {
+                        file.drop_table().unwrap();
+                    }
+                    prop_assert_eq!(store.table_bytes(), 0);
+                    false
+                }
+            };
+            if is_marked {
+                let logical_end = new.logical_end.max(model.mark.logical_end);
+                model.mark = Mark { version: new.version, logical_end };
+            }
+            model.check(&mut store);
+        }
+    }
+}

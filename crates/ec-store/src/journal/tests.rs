@@ -1,0 +1,371 @@
+//! The journal against a model, a cut at every byte, a flip of every byte, and disks that are full or fail.
+
+use super::*;
+use proptest::prelude::*;
+
+const SEGMENT: u64 = 4096;
+
+fn config() -> JournalConfig {
+    JournalConfig { journal_segment_bytes: SEGMENT, journal_bytes_max: 1 << 20, on_damage: OnDamage::Refuse }
+}
+
+fn pattern(lsn: Lsn, length: usize) -> Vec<u8> {
+    (0..length).map(|i| (lsn as usize * 31 + i * 7) as u8).collect()
+}
+
+/// Appends entry `lsn`, whose contents follow from its number and lengths.
+fn append(journal: &mut Journal, front: usize, data: usize) -> Location {
+    let lsn = journal.last_lsn() + 1;
+    let data = pattern(lsn, data);
+    let (left, right) = data.split_at(data.len() / 3);
+    let parts = [Bytes::copy_from_slice(left), Bytes::copy_from_slice(right)];
+    let crc = lsn.is_multiple_of(2).then(|| crc32c::crc32c(&data));
+    let location = journal.append(lsn as u8, &pattern(lsn, front), &parts, crc).unwrap();
+    assert_eq!(location.lsn, lsn);
+    location
+}
+
+fn check_contents(entry: &RecoveredEntry) {
+    let lsn = entry.location.lsn;
+    assert_eq!(entry.kind, lsn as u8);
+    assert_eq!(entry.front, pattern(lsn, entry.front.len()));
+    assert_eq!(entry.data, pattern(lsn, entry.data.len()));
+}
+
+fn copy_dir(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
+    }
+    to
+}
+
+fn lsns(recovered: &Recovered) -> Vec<Lsn> {
+    recovered.entries.iter().inspect(|entry| check_contents(entry)).map(|entry| entry.location.lsn).collect()
+}
+
+#[test]
+fn entries_come_back_and_can_be_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(recovered, Recovered::default());
+    assert!(journal.needs_checkpoint());
+    journal.append_checkpoint(9, b"checkpoint", &[]).unwrap();
+    assert!(!journal.needs_checkpoint());
+    let at = append(&mut journal, 3, 2048);
+    assert_eq!(journal.flushed_lsn(), 0);
+    assert_eq!(journal.read_data(at).unwrap(), pattern(2, 2048));
+    assert_eq!((journal.flushed_lsn(), journal.synced_lsn()), (2, 0));
+    let handle = journal.sync_handle();
+    let lsn = std::thread::spawn(move || handle.run().unwrap()).join().unwrap();
+    journal.synced(lsn);
+    assert_eq!(journal.synced_lsn(), 2);
+    drop(journal);
+    let (journal, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(recovered.torn, None);
+    assert_eq!(recovered.entries.len(), 2);
+    assert_eq!(recovered.entries[0].front, "checkpoint");
+    assert_eq!(recovered.entries[1].data, pattern(2, 2048));
+    assert_eq!(recovered.entries[1].location, at);
+    assert_eq!((journal.last_lsn(), journal.synced_lsn()), (2, 2));
+    assert!(journal.needs_checkpoint());
+}
+
+#[test]
+fn data_too_long_to_copy_is_written_from_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = JournalConfig { journal_segment_bytes: 1 << 20, ..config() };
+    let (mut journal, _) = Journal::open(dir.path(), large).unwrap();
+    for data in [0, 1, 100_000, COPY_BYTES_MAX, 30_001, 7] {
+        append(&mut journal, 5, data);
+    }
+    journal.flush().unwrap();
+    drop(journal);
+    assert_eq!(lsns(&Journal::open(dir.path(), large).unwrap().1), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn limits_are_typed_errors_and_trimming_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = JournalConfig { journal_bytes_max: 3 * SEGMENT, ..config() };
+    let (mut journal, _) = Journal::open(dir.path(), small).unwrap();
+    let error = journal.append(0, &[0; SEGMENT as usize], &[], None).unwrap_err();
+    assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
+    let full = loop {
+        if let Err(error) = journal.append(1, &[1; 1000], &[], None) {
+            break error;
+        }
+    };
+    assert!(matches!(full, JournalError::Full { bytes, bytes_max } if bytes <= bytes_max), "{full}");
+    assert!(journal.segments().count() > 2);
+    journal.append_exempt(2, b"a note", &[]).unwrap();
+    let newest = journal.current_segment();
+    assert_eq!(journal.trim(newest).unwrap(), 0, "what replaces the segments is not synced");
+    journal.sync().unwrap();
+    assert!(journal.trim(u64::MAX).unwrap() > 1);
+    assert_eq!(journal.segments().collect::<Vec<_>>(), [newest], "the newest stays");
+    journal.append(1, &[1; 1000], &[], None).unwrap();
+}
+
+#[test]
+fn a_cut_at_every_byte_leaves_the_entries_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    append(&mut journal, 10, 3000);
+    journal.sync().unwrap();
+    append(&mut journal, 10, 2000);
+    let mut ends = vec![];
+    for (front, data) in [(0, 0), (24, 40), (13, 60), (1, 0), (0, 3)] {
+        let at = append(&mut journal, front, data);
+        ends.push((at.lsn, at.offset + format::ENTRY_HEADER_BYTES + (front + data) as u64));
+    }
+    journal.flush().unwrap();
+    let last = segment_of(&journal, dir.path());
+    let used = journal.newest().bytes;
+    drop(journal);
+    let second_end = format::SEGMENT_HEADER_BYTES + entry_bytes(10, 2000);
+    for length in (0..70).chain(second_end - 3..=used) {
+        let copy = copy_dir(dir.path());
+        File::options().write(true).open(copy.path().join(&last)).unwrap().set_len(length).unwrap();
+        let (journal, recovered) = Journal::open(copy.path(), config()).unwrap();
+        let mut expected = vec![1];
+        expected.extend((length >= second_end).then_some(2));
+        expected.extend(ends.iter().filter(|(_, end)| *end <= length).map(|(lsn, _)| *lsn));
+        assert_eq!(lsns(&recovered), expected, "cut at {length}");
+        assert_eq!(journal.last_lsn(), *expected.last().unwrap());
+    }
+}
+
+fn segment_of(journal: &Journal, dir: &Path) -> std::ffi::OsString {
+    format::segment_path(dir, journal.current_segment()).file_name().unwrap().to_os_string()
+}
+
+#[test]
+fn a_flip_of_any_byte_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = JournalConfig { journal_segment_bytes: 400, ..config() };
+    let (mut journal, _) = Journal::open(dir.path(), tiny).unwrap();
+    // Two segments, all entries multiples of 8 so that there is no padding; the first two entries are synced.
+    append(&mut journal, 8, 16);
+    append(&mut journal, 16, 32);
+    journal.sync().unwrap();
+    for _ in 0..3 {
+        append(&mut journal, 8, 64);
+    }
+    journal.flush().unwrap();
+    let used: Vec<(u64, u64)> = journal.segments.iter().map(|segment| (segment.number, segment.bytes)).collect();
+    assert_eq!(used.len(), 2);
+    drop(journal);
+    for (number, bytes) in used {
+        for at in 0..bytes as usize {
+            let copy = copy_dir(dir.path());
+            let path = format::segment_path(copy.path(), number);
+            let mut contents = fs::read(&path).unwrap();
+            contents[at] ^= 1 << (at % 8);
+            fs::write(&path, &contents).unwrap();
+            match Journal::open(copy.path(), tiny) {
+                Err(JournalError::Damaged { lsn, synced, .. }) => {
+                    assert!(lsn <= synced && number == 1, "segment {number} byte {at}");
+                    assert_eq!(fs::read(&path).unwrap(), contents, "a refused journal is left as it was");
+                }
+                Ok((_, recovered)) => {
+                    let found = lsns(&recovered);
+                    assert!(found.len() < 5 && found == (1..=found.len() as u64).collect::<Vec<_>>());
+                    assert!(found.len() >= 2, "segment {number} byte {at}: synced entries are gone without a word");
+                    assert!(recovered.torn.is_some_and(|torn| !torn.is_damage()));
+                }
+                Err(error) => panic!("segment {number} byte {at}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_can_be_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    append(&mut journal, 8, 100);
+    let bad = append(&mut journal, 8, 100);
+    journal.sync().unwrap();
+    append(&mut journal, 8, 3000);
+    append(&mut journal, 8, 3000);
+    journal.flush().unwrap();
+    drop(journal);
+    let path = format::segment_path(dir.path(), bad.segment);
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    disk::write_counted(&file, bad.offset + 70, &[0xff; 8]).unwrap();
+    let error = Journal::open(dir.path(), config()).unwrap_err();
+    assert!(matches!(error, JournalError::Damaged { lsn: 2, synced: 2, .. }), "{error}");
+    let set_aside = JournalConfig { on_damage: OnDamage::SetAside, ..config() };
+    let (_, recovered) = Journal::open(dir.path(), set_aside).unwrap();
+    assert_eq!(lsns(&recovered), [1]);
+    assert!(recovered.torn.unwrap().is_damage());
+    assert!(path.with_extension("log.damaged").exists());
+    assert_eq!(lsns(&Journal::open(dir.path(), config()).unwrap().1), [1]);
+}
+
+#[test]
+fn unsynced_entries_that_reached_the_disk_out_of_order_are_a_torn_tail() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    append(&mut journal, 8, 1000);
+    journal.sync().unwrap();
+    let lost = append(&mut journal, 8, 1000);
+    for _ in 0..5 {
+        append(&mut journal, 8, 1000);
+    }
+    journal.flush().unwrap();
+    assert!(journal.segments.len() > 1);
+    let file = journal.segments[0].file.clone();
+    drop(journal);
+    disk::write_counted(&file, lost.offset, &vec![0; lost.bytes as usize]).unwrap();
+    let (mut journal, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(lsns(&recovered), [1]);
+    let torn = recovered.torn.unwrap();
+    assert_eq!((torn.lsn, torn.is_damage()), (2, false));
+    // The numbers go on, and nothing that was cut comes back.
+    append(&mut journal, 3, 3);
+    journal.flush().unwrap();
+    drop(journal);
+    let (_, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(lsns(&recovered), [1, 2]);
+    assert_eq!(recovered.torn, None);
+}
+
+#[test]
+fn stale_bytes_of_another_segment_are_no_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    append(&mut journal, 8, 8);
+    let second = append(&mut journal, 8, 8);
+    journal.flush().unwrap();
+    let mut stale = vec![0; second.bytes as usize];
+    disk::read_zero_filled(&journal.newest().file, second.offset, &mut stale).unwrap();
+    // The same entry, valid in every respect but that it was written into another segment.
+    let other = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(other.path(), config()).unwrap();
+    append(&mut journal, 8, 8);
+    journal.flush().unwrap();
+    disk::write_counted(&journal.newest().file, second.offset, &stale).unwrap();
+    drop(journal);
+    assert_eq!(lsns(&Journal::open(other.path(), config()).unwrap().1), [1]);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_passes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    append(&mut journal, 8, 8);
+    journal.flush().unwrap();
+    let full = Arc::new(File::options().write(true).open("/dev/full").unwrap());
+    let real = std::mem::replace(&mut journal.segments[0].file, full);
+    append(&mut journal, 8, 8);
+    let error = journal.flush().unwrap_err();
+    assert!(matches!(error, JournalError::NoSpace { .. }), "{error}");
+    assert_eq!((journal.flushed_lsn(), journal.last_lsn()), (1, 2));
+    append(&mut journal, 8, 8);
+    journal.segments[0].file = real;
+    journal.flush().unwrap();
+    drop(journal);
+    assert_eq!(lsns(&Journal::open(dir.path(), config()).unwrap().1), [1, 2, 3]);
+}
+
+#[test]
+fn a_failed_sync_poisons_until_reopened() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    append(&mut journal, 8, 8);
+    journal.flush().unwrap();
+    let other_handle = journal.sync_handle();
+    // A device that cannot be synced.
+    journal.segments[0].file = Arc::new(File::options().write(true).open("/dev/null").unwrap());
+    let error = journal.sync_handle().run().unwrap_err();
+    assert!(matches!(error, JournalError::Io { .. }), "{error}");
+    assert!(journal.is_poisoned());
+    let poisoned = |error| matches!(error, JournalError::Poisoned { .. });
+    assert!(poisoned(other_handle.run().unwrap_err()));
+    assert!(poisoned(journal.append(1, b"", &[], None).unwrap_err()));
+    assert!(poisoned(journal.flush().unwrap_err()));
+    assert!(poisoned(journal.sync().unwrap_err()));
+    drop(journal);
+    let (mut journal, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(lsns(&recovered), [1]);
+    journal.append(1, b"", &[], None).unwrap();
+    journal.sync().unwrap();
+}
+
+#[test]
+fn another_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Journal::open(dir.path(), config()).unwrap());
+    let path = format::segment_path(dir.path(), 1);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8] = 99;
+    let crc = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let error = Journal::open(dir.path(), config()).unwrap_err();
+    assert!(matches!(error, JournalError::OtherFormat { found: 99, .. }), "{error}");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(usize, usize),
+    Flush,
+    Sync,
+    Trim(u64),
+    /// The process dies: what was not flushed is gone.
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0usize..100, 0usize..1500).prop_map(|(front, data)| Step::Append(front, data)),
+        3 => Just(Step::Flush),
+        2 => Just(Step::Sync),
+        1 => (0u64..4).prop_map(Step::Trim),
+        1 => Just(Step::Restart),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_journal_holds_what_was_flushed_and_not_trimmed(steps in steps()) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+        let mut model: Vec<Location> = Vec::new();
+        for step in steps.into_iter().chain([Step::Flush, Step::Restart]) {
+            match step {
+                Step::Append(front, data) => model.push(append(&mut journal, front, data)),
+                Step::Flush => journal.flush().unwrap(),
+                Step::Sync => journal.sync().unwrap(),
+                Step::Trim(back) => {
+                    journal.trim(journal.current_segment().saturating_sub(back)).unwrap();
+                    let oldest = journal.segments().next().unwrap();
+                    model.retain(|at| at.segment >= oldest);
+                }
+                Step::Restart => {
+                    let (flushed, numbers) = (journal.flushed_lsn(), journal.last_lsn());
+                    prop_assert!(journal.synced_lsn() <= flushed && flushed <= numbers);
+                    model.retain(|at| at.lsn <= flushed);
+                    drop(journal);
+                    let (opened, recovered) = Journal::open(dir.path(), config()).unwrap();
+                    journal = opened;
+                    prop_assert_eq!(recovered.torn, None);
+                    lsns(&recovered);
+                    let found: Vec<Location> = recovered.entries.iter().map(|entry| entry.location).collect();
+                    prop_assert_eq!(&found, &model);
+                    prop_assert_eq!(journal.synced_lsn(), journal.last_lsn());
+                }
+            }
+            prop_assert_eq!(journal.bytes(), model.iter().map(|at| at.bytes).sum::<u64>());
+            for at in &model {
+                prop_assert_eq!(at.lsn > journal.flushed_lsn(), journal.reader(*at).unwrap().read().is_err());
+            }
+        }
+    }
+}
