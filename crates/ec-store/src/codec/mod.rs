@@ -79,11 +79,8 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// # Errors
     /// Fewer than k distinct shards, a shard number outside the code, or slices of different lengths. The wanted slices
     /// are then untouched.
-    fn reconstruct(
-        &self,
-        have: &[(ShardIndex, &[u8])],
-        want: &mut [(ShardIndex, &mut [u8])],
-    ) -> Result<(), CodecError>;
+    fn reconstruct(&self, have: &[(ShardIndex, &[u8])], want: &mut [(ShardIndex, &mut [u8])])
+    -> Result<(), CodecError>;
 }
 
 /// The code of a profile with the fastest kernel of this CPU.
@@ -133,7 +130,11 @@ impl Codec for KernelCodec {
 
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         assert_encode(self, data, parity);
-        self.combine(data, data[0].len(), parity.iter_mut().zip(&self.matrix[self.k..]).map(|(out, row)| (row, &mut **out)));
+        self.combine(
+            data,
+            data[0].len(),
+            parity.iter_mut().zip(&self.matrix[self.k..]).map(|(out, row)| (row, &mut **out)),
+        );
     }
 
     fn reconstruct(
@@ -148,8 +149,10 @@ impl Codec for KernelCodec {
             *row = self.matrix[shard.get() as usize];
         }
         let decode = gf::invert(&given, self.k).expect("any k rows of the encoding matrix are independent");
-        let rows: SmallVec<[Row; 4]> =
-            want.iter().map(|(shard, _)| gf::multiply_row(&self.matrix[shard.get() as usize], &decode, self.k)).collect();
+        let rows: SmallVec<[Row; 4]> = want
+            .iter()
+            .map(|(shard, _)| gf::multiply_row(&self.matrix[shard.get() as usize], &decode, self.k))
+            .collect();
         let inputs: SmallVec<[&[u8]; SHARDS_MAX]> = have.iter().map(|(_, bytes)| *bytes).collect();
         self.combine(&inputs, length, want.iter_mut().zip(&rows).map(|((_, out), row)| (row, &mut **out)));
         Ok(())

@@ -280,6 +280,13 @@ impl FragmentFile {
         Ok(state.table.is_unwritten(sectors))
     }
 
+    /// [`FragmentFile::is_unwritten`] as far as can be told without waiting: `false` if it cannot.
+    pub fn is_unwritten_now(&self, offset: u64, length: u64) -> bool {
+        let Ok(sectors) = sectors_of(self.key, self.profile, offset, length) else { return false };
+        let Some(mut state) = self.state.try_lock() else { return false };
+        matches!(state.table.load(&self.file, sectors.clone(), false), Ok(true)) && state.table.is_unwritten(sectors)
+    }
+
     /// Makes the range a hole and gives its space back where the file system can.
     ///
     /// # Errors
@@ -382,6 +389,15 @@ impl FragmentFile {
             at = end;
         }
         Ok(extents)
+    }
+
+    /// Writes checksums and header to the page cache, so that what was done survives the death of the process. Needed
+    /// after changes that no journal record repeats after a restart: those of a rebuild.
+    ///
+    /// # Errors
+    /// `Full`, `Io`: nothing is lost, try again.
+    pub fn flush(&self) -> Result<(), FragmentError> {
+        self.write_back(&mut self.state.lock())
     }
 
     /// Makes everything durable that was done before the call: checksums, header, data, and the name of a new file.

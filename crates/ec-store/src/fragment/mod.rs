@@ -18,7 +18,8 @@
 //!   until [`FragmentFile::sync`], which writes them and then calls `fdatasync`. A crash in between leaves sectors that
 //!   hold old bytes, or new bytes that fail the old CRC, never bytes that pass and are neither. So a journal record may
 //!   be trimmed only after the sync that followed its application, and after a restart every record that is still in
-//!   the journal must be applied again before (or overlaid while) its sectors are read.
+//!   the journal must be applied again before (or overlaid while) its sectors are read. Changes that no record repeats,
+//!   those of a rebuild, need [`FragmentFile::flush`] to survive the death of the process.
 //! * **Direct writes.** [`FragmentFile::write_data_only`] puts bytes where nothing was written yet. They stay invisible
 //!   (the entries are 0) until [`FragmentFile::publish`]. Use it only where no unapplied record of any kind touches the
 //!   range: a punch applied later would take the bytes away.

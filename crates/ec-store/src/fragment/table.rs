@@ -35,8 +35,8 @@ enum Page {
     Zero,
     Loaded {
         entries: Box<[U32; PAGE_ENTRIES]>,
-        /// Differs from the file.
-        is_dirty: bool,
+        /// Entries that may differ from the file.
+        dirty: Range<usize>,
     },
 }
 
@@ -98,7 +98,7 @@ impl Table {
                 Page::Zero
             } else {
                 self.memory.0.fetch_add(PAGE_BYTES, Ordering::Relaxed);
-                Page::Loaded { entries, is_dirty: false }
+                Page::Loaded { entries, dirty: 0..0 }
             };
         }
         Ok(true)
@@ -136,8 +136,7 @@ impl Table {
     pub(super) fn set(&mut self, first: usize, crcs: &[u32]) {
         let mut crcs = crcs.iter();
         for (page, within) in Self::split(first..first + crcs.len()) {
-            let entries = self.dirty(page);
-            for entry in &mut entries[within] {
+            for entry in self.dirty(page, within) {
                 *entry = (*crcs.next().expect("the split is as long as the checksums")).into();
             }
         }
@@ -148,7 +147,7 @@ impl Table {
         for (page, within) in Self::split(sectors) {
             match &self.pages[page] {
                 Page::Loaded { entries, .. } if entries[within.clone()].iter().any(|entry| entry.get() != 0) => {
-                    self.dirty(page)[within].fill(U32::ZERO);
+                    self.dirty(page, within).fill(U32::ZERO);
                 }
                 _ => {}
             }
@@ -161,27 +160,35 @@ impl Table {
         self.pages.fill_with(|| Page::Zero);
     }
 
-    fn dirty(&mut self, page: usize) -> &mut [U32; PAGE_ENTRIES] {
+    /// Entries of a loaded page, to be changed.
+    fn dirty(&mut self, page: usize, within: Range<usize>) -> &mut [U32] {
         if matches!(self.pages[page], Page::Zero) {
             self.memory.0.fetch_add(PAGE_BYTES, Ordering::Relaxed);
-            self.pages[page] = Page::Loaded { entries: Box::new([U32::ZERO; PAGE_ENTRIES]), is_dirty: true };
+            self.pages[page] = Page::Loaded { entries: Box::new([U32::ZERO; PAGE_ENTRIES]), dirty: 0..0 };
         }
         match &mut self.pages[page] {
-            Page::Loaded { entries, is_dirty } => {
-                *is_dirty = true;
-                entries
+            Page::Loaded { entries, dirty } => {
+                *dirty = if dirty.start == dirty.end {
+                    within.clone()
+                } else {
+                    dirty.start.min(within.start)..dirty.end.max(within.end)
+                };
+                &mut entries[within]
             }
             _ => unreachable!("a page is loaded before it is used"),
         }
     }
 
-    /// Writes the changed pages to the file. After an error what was not written is still known as changed.
+    /// Writes the changed entries to the file. After an error what was not written is still known as changed.
     pub(super) fn write_back(&mut self, file: &File) -> io::Result<()> {
         for page in 0..self.pages.len() {
-            let (offset, bytes) = (self.page_offset(page), self.page_len(page) * 4);
-            if let Page::Loaded { entries, is_dirty: is_dirty @ true } = &mut self.pages[page] {
-                disk::write_counted(file, offset, &entries.as_bytes()[..bytes]).map_err(|(_, error)| error)?;
-                *is_dirty = false;
+            let offset = self.page_offset(page);
+            if let Page::Loaded { entries, dirty } = &mut self.pages[page]
+                && dirty.start != dirty.end
+            {
+                let bytes = entries[dirty.clone()].as_bytes();
+                disk::write_counted(file, offset + dirty.start as u64 * 4, bytes).map_err(|(_, error)| error)?;
+                *dirty = 0..0;
             }
         }
         Ok(())

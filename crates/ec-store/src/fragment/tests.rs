@@ -159,6 +159,25 @@ fn a_crash_before_the_sync_leaves_old_bytes_or_a_known_erasure() {
 }
 
 #[test]
+fn what_was_flushed_survives_the_death_of_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 8, 1).unwrap();
+    store.sync(key(0)).unwrap();
+    write(&mut store, 0, 2, 2, 200).unwrap();
+    write(&mut store, 0, 1023, 2, 201).unwrap();
+    let file = store.get(key(0)).unwrap().unwrap();
+    assert!(file.is_unwritten_now(10 * SECTOR_BYTES, 512) && !file.is_unwritten_now(0, 8192));
+    file.flush().unwrap();
+    assert!(file.is_dirty(), "flushed is not synced");
+    drop((file, store));
+    let mut store = open(dir.path());
+    assert_eq!(read(&mut store, 0, 2, 2).unwrap(), sectors(200, 2).0);
+    assert_eq!(read(&mut store, 0, 1023, 2).unwrap(), sectors(201, 2).0);
+    assert_eq!(store.stat(key(0)).unwrap().unwrap().version.seq, Seq::new(201));
+}
+
+#[test]
 fn a_flip_of_any_byte_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path());
@@ -310,11 +329,24 @@ fn a_full_disk_is_typed_and_everything_old_stays_readable() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { first: u64, count: u64, fill: u8, is_direct: bool },
-    Punch { first: u64, count: u64 },
-    Truncate { first: u64 },
+    Write {
+        first: u64,
+        count: u64,
+        fill: u8,
+        is_direct: bool,
+    },
+    Punch {
+        first: u64,
+        count: u64,
+    },
+    Truncate {
+        first: u64,
+    },
     Sync,
-    Restart,
+    /// The process dies, after a flush or after a sync.
+    Restart {
+        is_synced: bool,
+    },
     ForgetTable,
 }
 
@@ -327,7 +359,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (first.clone(), prop_oneof![0u64..20, 900u64..1100]).prop_map(|(first, count)| Step::Punch { first, count }),
         1 => prop_oneof![Just(0), first, Just(SECTORS)].prop_map(|first| Step::Truncate { first }),
         1 => Just(Step::Sync),
-        1 => Just(Step::Restart),
+        1 => any::<bool>().prop_map(|is_synced| Step::Restart { is_synced }),
         1 => Just(Step::ForgetTable),
     ];
     proptest::collection::vec(step, 1..40)
@@ -417,8 +449,12 @@ proptest! {
                     prop_assert_eq!(store.dirty_files().count(), 0);
                     false
                 }
-                Step::Restart => {
-                    store.sync(key(0)).unwrap();
+                Step::Restart { is_synced } => {
+                    match store.get(key(0)).unwrap() {
+                        Some(file) if is_synced => file.sync().unwrap(),
+                        Some(file) => file.flush().unwrap(),
+                        None => {}
+                    }
                     store = open(dir.path());
                     false
                 }

@@ -114,7 +114,9 @@ pub enum JournalError {
         dir: PathBuf,
     },
     /// Entries that were synced are missing or fail their checksum.
-    #[error("journal segment {segment}: entry {lsn} at byte {offset} is damaged though entries up to {synced} were synced")]
+    #[error(
+        "journal segment {segment}: entry {lsn} at byte {offset} is damaged though entries up to {synced} were synced"
+    )]
     Damaged {
         /// Number of the segment in which the entry should be.
         segment: u64,

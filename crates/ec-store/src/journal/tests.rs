@@ -124,7 +124,7 @@ fn a_cut_at_every_byte_leaves_the_entries_before_it() {
     let last = segment_of(&journal, dir.path());
     let used = journal.newest().bytes;
     drop(journal);
-    let second_end = format::SEGMENT_HEADER_BYTES + entry_bytes(10, 2000);
+    let second_end = format::SEGMENT_HEADER_BYTES + format::ENTRY_HEADER_BYTES + 10 + 2000;
     for length in (0..70).chain(second_end - 3..=used) {
         let copy = copy_dir(dir.path());
         File::options().write(true).open(copy.path().join(&last)).unwrap().set_len(length).unwrap();
