@@ -312,6 +312,8 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Attributes of what it names.
     pub attr: Attr,
+    /// Another session holds its write lease: size and times may lag, so they must not be cached.
+    pub written_elsewhere: bool,
 }
 
 /// The answer to a request.

@@ -1,0 +1,110 @@
+//! Making files and further names.
+
+use super::inode::{Entry, Found, Inode, Node, Place};
+use super::{Context, Namespace, OpResult, check_name, errno, keys};
+use crate::store::Store;
+use protocol::namespace::{Attr, FileKind, LINK_MAX, SYMLINK_BYTES_MAX};
+use protocol::{Gfid, PoolId};
+
+/// Permission bits with suid, sgid and sticky.
+pub(super) const MODE_BITS: u32 = 0o7777;
+const SETGID: u32 = 0o2000;
+
+/// What is to be made.
+pub(super) struct New<'a> {
+    pub kind: FileKind,
+    pub mode: u32,
+    pub rdev: u32,
+    pub target: &'a [u8],
+    pub pool: PoolId,
+}
+
+impl<S: Store> Namespace<S> {
+    pub(super) fn create(&mut self, ctx: &Context<'_>, parent: Gfid, name: &[u8], new: &New<'_>) -> OpResult<Attr> {
+        check_name(name)?;
+        let dir = self.directory(parent)?;
+        if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
+            return errno(libc::EEXIST);
+        }
+        let inode = new_inode(ctx, &dir, new)?;
+        let gfid = self.new_gfid();
+        let (attr, is_dir) = (inode.attr(gfid), inode.is_dir());
+        let place = if is_dir { Place::Apart } else { Place::Entry(parent, name.to_vec()) };
+        self.place(parent, name, Found { gfid, inode, place });
+        self.touch_dir(dir, ctx.now(), 1, i32::from(is_dir));
+        self.counters.files += 1;
+        Ok(attr)
+    }
+
+    pub(super) fn link(&mut self, ctx: &Context<'_>, gfid: Gfid, parent: Gfid, name: &[u8]) -> OpResult<Attr> {
+        check_name(name)?;
+        let dir = self.directory(parent)?;
+        let mut found = self.existing(gfid)?;
+        if found.inode.is_dir() {
+            return errno(libc::EPERM);
+        }
+        if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
+            return errno(libc::EEXIST);
+        }
+        if found.inode.nlink == 0 {
+            return errno(libc::ENOENT);
+        }
+        if found.inode.nlink >= LINK_MAX {
+            return errno(libc::EMLINK);
+        }
+        if let Place::Entry(at, only) = std::mem::replace(&mut found.place, Place::Apart) {
+            self.overlay.put(keys::of_name(keys::ENTRY, at, &only), &Entry::Apart(gfid));
+        }
+        found.inode.nlink += 1;
+        found.inode.ctime = ctx.now();
+        let attr = found.attr();
+        self.place(parent, name, found);
+        self.touch_dir(dir, ctx.now(), 1, 0);
+        Ok(attr)
+    }
+
+    /// Writes an entry for a file, with its inode beside it unless that lies apart.
+    pub(super) fn place(&mut self, parent: Gfid, name: &[u8], found: Found) {
+        let Found { gfid, inode, place } = found;
+        let (entry, node) = match place {
+            Place::Apart => (Entry::Apart(gfid), Node::Here(inode)),
+            Place::Entry(..) => (Entry::Inode(gfid, inode), Node::At(parent, name.to_vec())),
+        };
+        self.overlay.put(keys::of_name(keys::ENTRY, parent, name), &entry);
+        self.overlay.put(keys::of_gfid(keys::NODE, gfid), &node);
+    }
+}
+
+fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>) -> OpResult<Inode> {
+    let mut inode = Inode::directory(dir.gfid, new.mode & MODE_BITS, ctx.now());
+    inode.uid = ctx.caller.uid;
+    inode.gid = ctx.caller.gid;
+    let inherits = dir.inode.mode & SETGID != 0;
+    if inherits {
+        inode.gid = dir.inode.gid;
+    }
+    if new.kind == FileKind::Directory {
+        inode.mode |= if inherits { SETGID } else { 0 };
+        return Ok(inode);
+    }
+    inode.kind = new.kind;
+    inode.nlink = 1;
+    inode.parent = Gfid::default();
+    match new.kind {
+        FileKind::Regular => inode.pool = new.pool,
+        FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = new.rdev,
+        FileKind::Symlink => {
+            if new.target.is_empty() {
+                return errno(libc::ENOENT);
+            }
+            if new.target.len() > SYMLINK_BYTES_MAX {
+                return errno(libc::ENAMETOOLONG);
+            }
+            inode.mode = 0o777;
+            inode.size = new.target.len() as u64;
+            inode.target = new.target.to_vec();
+        }
+        FileKind::Fifo | FileKind::Socket | FileKind::Directory => {}
+    }
+    Ok(inode)
+}

@@ -1,0 +1,125 @@
+//! Changing attributes and extended attributes.
+
+use super::create::MODE_BITS;
+use super::{Context, Namespace, OpResult, errno, keys};
+use crate::store::Store;
+use protocol::Gfid;
+use protocol::namespace::{Attr, FileKind, Reply, SetAttr, Timestamp, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
+use std::ops::ControlFlow;
+
+/// Longest name of an extended attribute, in bytes (Linux: XATTR_NAME_MAX).
+const XATTR_NAME_BYTES_MAX: usize = 255;
+
+impl<S: Store> Namespace<S> {
+    /// Sets exactly what is asked. A length without mtime is a truncate: mtime becomes now.
+    pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
+        let mut found = self.existing(gfid)?;
+        let inode = &mut found.inode;
+        if let Some(size) = set.size {
+            match inode.kind {
+                FileKind::Regular if i64::try_from(size).is_err() => return errno(libc::EFBIG),
+                FileKind::Regular => {}
+                FileKind::Directory => return errno(libc::EISDIR),
+                _ => return errno(libc::EINVAL),
+            }
+            inode.size = size;
+            inode.mtime = now;
+        }
+        if [set.atime, set.mtime, set.ctime].iter().flatten().any(|time| time.nanos >= 1_000_000_000) {
+            return errno(libc::EINVAL);
+        }
+        inode.mode = set.mode.map_or(inode.mode, |mode| mode & MODE_BITS);
+        inode.uid = set.uid.unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
+        inode.atime = set.atime.unwrap_or(inode.atime);
+        inode.mtime = set.mtime.unwrap_or(inode.mtime);
+        inode.ctime = set.ctime.unwrap_or(now);
+        let attr = found.attr();
+        self.save(found);
+        Ok(attr)
+    }
+
+    pub(super) fn get_xattr(&self, gfid: Gfid, name: &[u8]) -> OpResult<Reply> {
+        check_xattr_name(name)?;
+        if self.existing(gfid)?.inode.xattrs == 0 {
+            return errno(libc::ENODATA);
+        }
+        match self.overlay.get::<Vec<u8>>(&keys::of_name(keys::XATTR, gfid, name))? {
+            Some(value) => Ok(Reply::Bytes(value)),
+            None => errno(libc::ENODATA),
+        }
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        ctx: &Context<'_>,
+        gfid: Gfid,
+        name: &[u8],
+        value: &[u8],
+        create: Option<bool>,
+    ) -> OpResult<Reply> {
+        check_xattr_name(name)?;
+        if value.len() > XATTR_BYTES_MAX {
+            return errno(libc::E2BIG);
+        }
+        let mut found = self.existing(gfid)?;
+        let key = keys::of_name(keys::XATTR, gfid, name);
+        let exists = found.inode.xattrs > 0 && self.overlay.contains(&key)?;
+        match (create, exists) {
+            (Some(true), true) => return errno(libc::EEXIST),
+            (Some(false), false) => return errno(libc::ENODATA),
+            _ => {}
+        }
+        if !exists {
+            let list_bytes = found.inode.xattr_list_bytes as usize + name.len() + 1;
+            if list_bytes > XATTR_LIST_BYTES_MAX {
+                return errno(libc::ENOSPC);
+            }
+            found.inode.xattrs += 1;
+            found.inode.xattr_list_bytes = list_bytes as u32;
+        }
+        found.inode.ctime = ctx.now();
+        self.save(found);
+        self.overlay.put(key, &value);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn list_xattr(&self, gfid: Gfid) -> OpResult<Reply> {
+        let found = self.existing(gfid)?;
+        let mut names = Vec::with_capacity(found.inode.xattr_list_bytes as usize);
+        if found.inode.xattrs > 0 {
+            let prefix = keys::of_gfid(keys::XATTR, gfid);
+            self.overlay.scan(&prefix, &prefix, &mut |key, _| {
+                names.extend_from_slice(&key[keys::NAME_AT..]);
+                names.push(0);
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(Reply::Bytes(names))
+    }
+
+    pub(super) fn remove_xattr(&mut self, ctx: &Context<'_>, gfid: Gfid, name: &[u8]) -> OpResult<Reply> {
+        check_xattr_name(name)?;
+        let mut found = self.existing(gfid)?;
+        let key = keys::of_name(keys::XATTR, gfid, name);
+        if found.inode.xattrs == 0 || !self.overlay.contains(&key)? {
+            return errno(libc::ENODATA);
+        }
+        found.inode.xattrs -= 1;
+        found.inode.xattr_list_bytes -= name.len() as u32 + 1;
+        found.inode.ctime = ctx.now();
+        self.save(found);
+        self.overlay.delete(key);
+        Ok(Reply::Done)
+    }
+}
+
+fn check_xattr_name(name: &[u8]) -> OpResult<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return errno(libc::ERANGE);
+    }
+    if name.contains(&0) {
+        return errno(libc::EINVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,482 @@
+//! Namespace, leases and sessions together: requests in, events out.
+//!
+//! Contract: one owner calls everything, in any order, with `now` counted from any fixed moment. What requests did is
+//! neither durable nor told to anybody before [`Service::finish_turn`]: it commits once for the whole turn and then hands
+//! out the events, to be delivered in order. After a [`StoreError`] from any call the service must be dropped and opened
+//! again: what was carried out since the last turn is unknown, and nobody was told that it happened.
+//!
+//! Exactly once: the answer to a request that changed something is kept, in the same commit, until the session says that
+//! it has it or is gone; the same number asked again gets the same answer. Requests on leases alone need no such memory,
+//! as asking twice comes to the same, but `Close` and `ReturnLease` do: a late copy would take back what was opened since.
+//!
+//! After a restart: write leases are known from the store. Until every session that spoke to the service before has sent
+//! `Reclaim` or is dead, or [`ServiceConfig::grace_max`] is over, operations that could conflict get `TryAgain`.
+
+mod perform;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+pub use sessions::SessionView;
+
+use crate::lease::{Action, Answer, LeaseConfig, Leases, Ticket, Want};
+use crate::namespace::{Namespace, PurgeEntry, SizeRecovery};
+use crate::store::{Persist, Store, StoreError};
+use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp};
+use protocol::{ClusterId, Gfid, SessionId};
+use sessions::{Session, Standing};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+/// Limits of the service.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceConfig {
+    /// A request waits for leases at most this long before it gets `TryAgain`: below the 5 s that no call may exceed.
+    pub wait_max: Duration,
+    /// A lease on a file whose writer died waits at most this long for the recovery of the size.
+    pub recovery_wait: Duration,
+    /// The grace period after a restart ends at the latest after this time.
+    pub grace_max: Duration,
+    /// Answers kept for a session at most; beyond it, changes are refused with EAGAIN. A session that reports what it
+    /// has received stays far below.
+    pub answers_max: usize,
+    /// Limits of leases.
+    pub lease: LeaseConfig,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            wait_max: Duration::from_secs(4),
+            recovery_wait: Duration::from_secs(3),
+            grace_max: Duration::from_secs(30),
+            answers_max: 8192,
+            lease: LeaseConfig::default(),
+        }
+    }
+}
+
+/// What the owner is to deliver. A token is the owner's number for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The answer to a request.
+    Reply {
+        /// To which request.
+        token: u64,
+        /// What.
+        reply: Reply,
+    },
+    /// A request to give a lease back, to the session's connection. If it has none, forget it: it will be repeated.
+    Recall {
+        /// To whom.
+        session: SessionId,
+        /// What.
+        recall: Recall,
+    },
+    /// Answer `Done` once everything committed is on disk (the persister ran after this).
+    Sync {
+        /// To which request.
+        token: u64,
+    },
+}
+
+/// A request that is being carried out or waits.
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    request: Request,
+    deadline: Duration,
+    /// The request was carried out before, with this answer; only its open and lease may be missing.
+    repeated: Option<Attr>,
+    /// The file that it waits for.
+    waits_for: Gfid,
+}
+
+/// The service's state.
+pub struct Service<S> {
+    config: ServiceConfig,
+    namespace: Namespace<S>,
+    leases: Leases,
+    sessions: HashMap<SessionId, Session>,
+    view: Option<SessionView>,
+    /// The end of the grace period at the latest; `None` when it is over. Starts with the first view of the sessions.
+    grace_until: Option<Duration>,
+    orphans: BTreeSet<Gfid>,
+    parked: HashMap<Ticket, Pending>,
+    waiting: HashMap<(SessionId, u64), Ticket>,
+    ticket_next: u64,
+    events: Vec<Event>,
+    full: bool,
+}
+
+impl<S: Store> Service<S> {
+    /// Opens the service over a store.
+    ///
+    /// # Errors
+    /// As [`Namespace::open`].
+    pub fn open(store: S, config: ServiceConfig, wall: Timestamp) -> Result<Self, StoreError> {
+        let namespace = Namespace::open(store, wall)?;
+        let retained = namespace.retained()?;
+        let mut leases = Leases::new(config.lease);
+        let mut sessions: HashMap<SessionId, Session> = HashMap::new();
+        for session in retained.sessions {
+            sessions.entry(session).or_default();
+        }
+        for (session, number, reply) in retained.answers {
+            sessions.entry(session).or_default().answers.insert(number, reply);
+        }
+        for (gfid, session) in retained.writers {
+            sessions.entry(session).or_default();
+            leases.restore_writer(gfid, session);
+        }
+        for file in namespace.size_recovery_next(usize::MAX)? {
+            leases.recover(file.gfid, config.recovery_wait);
+        }
+        Ok(Self {
+            config,
+            orphans: namespace.orphans()?.into_iter().collect(),
+            namespace,
+            leases,
+            sessions,
+            view: None,
+            grace_until: Some(Duration::MAX),
+            parked: HashMap::new(),
+            waiting: HashMap::new(),
+            ticket_next: 0,
+            events: Vec::new(),
+            full: false,
+        })
+    }
+
+    /// A request has arrived; its answer will be an event with this token. A token is answered once.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn submit(&mut self, now: Duration, token: u64, request: Request) -> Result<(), StoreError> {
+        match self.standing(request.session) {
+            Standing::Live => {}
+            Standing::Unknown => return Ok(self.reply(token, Reply::TryAgain)),
+            Standing::Gone => return Ok(self.reply(token, Reply::Fenced)),
+        }
+        let id = (request.session, request.number);
+        let deadline = now + self.config.wait_max;
+        let answers_max = self.config.answers_max;
+        let session = self.meet(&request);
+        if request.number <= session.answered {
+            return Ok(self.reply(token, Reply::Errno(libc::EINVAL)));
+        }
+        let mut pending = Pending { token, request, deadline, repeated: None, waits_for: Gfid::default() };
+        if let Some(answer) = session.answers.get(&id.1) {
+            match (&pending.request.op, answer) {
+                (NamespaceOp::Create { open: Some(_), .. }, Reply::Attr(attr)) => pending.repeated = Some(*attr),
+                (_, answer) => {
+                    let answer = answer.clone();
+                    return Ok(self.reply(token, answer));
+                }
+            }
+        } else if session.answers.len() >= answers_max && is_kept(&pending.request.op) {
+            return Ok(self.reply(token, Reply::Errno(libc::EAGAIN)));
+        }
+        if let Some(parked) = self.waiting.get(&id).and_then(|ticket| self.parked.get_mut(ticket)) {
+            let older = std::mem::replace(&mut parked.token, token);
+            return Ok(self.reply(older, Reply::TryAgain));
+        }
+        if self.in_grace() && !is_harmless(&pending.request.op) {
+            return Ok(self.reply(token, Reply::TryAgain));
+        }
+        self.attempt(now, pending, None)?;
+        self.follow_leases(now)
+    }
+
+    /// The cluster map has changed.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn sessions_changed(&mut self, now: Duration, view: SessionView) -> Result<(), StoreError> {
+        if self.view.is_none() {
+            self.grace_until = Some(now + self.config.grace_max);
+        }
+        self.view = Some(view);
+        let known: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in known {
+            match self.view.as_ref().map(|view| view.standing(session)) {
+                Some(Standing::Gone) if self.is_dead(session) => {
+                    for gfid in self.leases.fence(now, session) {
+                        self.settle_orphan(now, gfid)?;
+                    }
+                }
+                Some(Standing::Gone) => self.end_session(now, session)?,
+                _ => {}
+            }
+        }
+        self.follow_leases(now)?;
+        self.maybe_end_grace(now)
+    }
+
+    /// Time passes; call it a few times a second.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn tick(&mut self, now: Duration) -> Result<(), StoreError> {
+        self.leases.tick(now);
+        self.follow_leases(now)?;
+        self.maybe_end_grace(now)
+    }
+
+    /// The end of a turn: commits, and hands out what is to be delivered, in order.
+    ///
+    /// # Errors
+    /// When the store fails; nothing of this turn may then be told.
+    pub fn finish_turn(&mut self) -> Result<Vec<Event>, StoreError> {
+        self.namespace.commit()?;
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    /// The disk is almost full: operations that need space get ENOSPC until this is taken back. Removing goes on.
+    pub fn set_full(&mut self, full: bool) {
+        self.full = full;
+    }
+
+    /// The cluster that the namespace belongs to; binds it at the first call. The result is the one bound.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn bind_cluster(&mut self, cluster: ClusterId) -> Result<ClusterId, StoreError> {
+        if let Some(bound) = self.namespace.cluster()? {
+            return Ok(bound);
+        }
+        self.namespace.bind_cluster(cluster);
+        Ok(cluster)
+    }
+
+    /// What brings commits to disk, for a thread of its own.
+    pub fn persister(&self) -> Box<dyn Persist> {
+        self.namespace.persister()
+    }
+
+    /// The tree, for reading and checking.
+    pub fn namespace(&self) -> &Namespace<S> {
+        &self.namespace
+    }
+
+    /// The leases, for reading and checking.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Is the grace period after the start still on?
+    pub fn in_grace(&self) -> bool {
+        self.grace_until.is_some()
+    }
+
+    /// Files whose objects are to be deleted; see [`Namespace::purge_next`].
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn purge_next(&self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+        self.namespace.purge_next(limit)
+    }
+
+    /// The objects of the file are deleted.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn purged(&mut self, gfid: Gfid) -> Result<(), StoreError> {
+        self.namespace.purged(gfid)
+    }
+
+    /// Files whose size is to be recovered from their data. They stay listed until [`Service::size_recovered`].
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn size_recovery_next(&self, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
+        self.namespace.size_recovery_next(limit)
+    }
+
+    /// The data of the file reaches to `end` bytes: requests that waited for it go on. Without effect when a new writer
+    /// has the file by now.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn size_recovered(
+        &mut self,
+        now: Duration,
+        gfid: Gfid,
+        end: u64,
+        wall: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.namespace.size_recovered(gfid, end, wall)?;
+        if self.leases.writer(gfid).is_none() {
+            self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
+        }
+        self.leases.recovered(now, gfid);
+        self.follow_leases(now)
+    }
+
+    fn reply(&mut self, token: u64, reply: Reply) {
+        self.events.push(Event::Reply { token, reply });
+    }
+
+    /// Carries a request out, or parks it until the leases allow it; `granted` is the file for which they do.
+    fn attempt(&mut self, now: Duration, pending: Pending, granted: Option<Gfid>) -> Result<(), StoreError> {
+        if let Some((gfid, want)) = self.need(&pending)?
+            && granted != Some(gfid)
+        {
+            let ticket = Ticket(self.ticket_next);
+            let who = (gfid, pending.request.session);
+            match self.leases.request(now, pending.deadline, who, want, ticket) {
+                Answer::Ready => {}
+                Answer::TooMany => return Ok(self.reply(pending.token, Reply::Errno(libc::ENFILE))),
+                Answer::Wait => {
+                    self.ticket_next += 1;
+                    self.waiting.insert((pending.request.session, pending.request.number), ticket);
+                    self.parked.insert(ticket, Pending { waits_for: gfid, ..pending });
+                    return Ok(());
+                }
+            }
+        }
+        let (session, number) = (pending.request.session, pending.request.number);
+        let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
+        let token = pending.token;
+        let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
+        if kept && !matches!(reply, Reply::Errno(_) | Reply::TryAgain) {
+            self.namespace.keep_answer(session, number, &reply);
+            if let Some(entry) = self.sessions.get_mut(&session) {
+                entry.answers.insert(number, reply.clone());
+            }
+        }
+        self.reply(token, reply);
+        Ok(())
+    }
+
+    /// What a request needs of a file's leases before it may be carried out.
+    fn need(&self, pending: &Pending) -> Result<Option<(Gfid, Want)>, StoreError> {
+        let session = pending.request.session;
+        let regular = |gfid: Gfid| -> Result<bool, StoreError> {
+            Ok(self.namespace.attr(gfid)?.is_some_and(|attr| attr.kind == FileKind::Regular))
+        };
+        Ok(match &pending.request.op {
+            NamespaceOp::Create { open: Some(mode), .. } => match pending.repeated {
+                Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
+                _ => None,
+            },
+            NamespaceOp::Open { gfid, lease } if regular(*gfid)? => Some((*gfid, Want::Hold(*lease))),
+            NamespaceOp::GetAttr { gfid } => Some((*gfid, Want::Current)),
+            NamespaceOp::Lookup { parent, name } if !self.leases.is_empty() => {
+                let gfid = self.namespace.resolve(*parent, name)?;
+                gfid.filter(|gfid| self.leases.held(*gfid, session).is_none()).map(|gfid| (gfid, Want::Current))
+            }
+            NamespaceOp::SetAttr { gfid, set } => match set {
+                SetAttr { size: Some(_), .. } => Some((*gfid, Want::Alone)),
+                SetAttr { atime: None, mtime: None, .. } => None,
+                _ => Some((*gfid, Want::Current)),
+            },
+            _ => None,
+        })
+    }
+
+    /// Carries out what the lease machine decided.
+    fn follow_leases(&mut self, now: Duration) -> Result<(), StoreError> {
+        loop {
+            let actions = self.leases.take_actions();
+            if actions.is_empty() {
+                return Ok(());
+            }
+            for action in actions {
+                match action {
+                    Action::Recall { session, gfid, keep } => {
+                        self.events.push(Event::Recall { session, recall: Recall { gfid, keep } });
+                    }
+                    Action::Ready(ticket) => {
+                        if let Some(pending) = self.unpark(ticket) {
+                            let granted = pending.waits_for;
+                            self.attempt(now, pending, Some(granted))?;
+                        }
+                    }
+                    Action::Expired(ticket) => {
+                        if let Some(pending) = self.unpark(ticket) {
+                            self.reply(pending.token, Reply::TryAgain);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn unpark(&mut self, ticket: Ticket) -> Option<Pending> {
+        let pending = self.parked.remove(&ticket)?;
+        self.waiting.remove(&(pending.request.session, pending.request.number));
+        Some(pending)
+    }
+
+    /// An orphan that nobody uses any more goes; one that is closed but may still be written is asked for.
+    fn settle_orphan(&mut self, now: Duration, gfid: Gfid) -> Result<(), StoreError> {
+        if self.in_grace() || !self.orphans.contains(&gfid) {
+            return Ok(());
+        }
+        if !self.leases.in_use(gfid) {
+            self.orphans.remove(&gfid);
+            self.namespace.reap(gfid)?;
+            self.leases.forget(gfid);
+        } else if !self.leases.is_open(gfid) {
+            self.leases.recall(now, gfid, None);
+        }
+        Ok(())
+    }
+}
+
+/// Is the answer kept until the session has it?
+fn is_kept(op: &NamespaceOp) -> bool {
+    matches!(
+        op,
+        NamespaceOp::SetAttr { .. }
+            | NamespaceOp::Create { .. }
+            | NamespaceOp::Link { .. }
+            | NamespaceOp::Unlink { .. }
+            | NamespaceOp::Rmdir { .. }
+            | NamespaceOp::Rename { .. }
+            | NamespaceOp::SetXattr { .. }
+            | NamespaceOp::RemoveXattr { .. }
+            | NamespaceOp::Close { .. }
+            | NamespaceOp::ReturnLease { .. }
+    )
+}
+
+/// May it be carried out before all leases and opens are known again?
+fn is_harmless(op: &NamespaceOp) -> bool {
+    matches!(
+        op,
+        NamespaceOp::Lookup { .. }
+            | NamespaceOp::GetAttr { .. }
+            | NamespaceOp::ReadLink { .. }
+            | NamespaceOp::ReadDir { .. }
+            | NamespaceOp::Parent { .. }
+            | NamespaceOp::GetXattr { .. }
+            | NamespaceOp::ListXattr { .. }
+            | NamespaceOp::Close { .. }
+            | NamespaceOp::ReturnLease { .. }
+            | NamespaceOp::Reclaim { .. }
+            | NamespaceOp::Sync
+            | NamespaceOp::StatFs
+    )
+}
+
+/// Does it need space?
+fn is_growing(op: &NamespaceOp) -> bool {
+    matches!(
+        op,
+        NamespaceOp::Create { .. }
+            | NamespaceOp::Link { .. }
+            | NamespaceOp::Rename { .. }
+            | NamespaceOp::SetXattr { .. }
+            | NamespaceOp::BlobRoot { .. }
+    )
+}
+
+/// What a holder of a lease may still tell: a writer everything, a reader nothing.
+fn told(held: LeaseMode, set: &SetAttr) -> SetAttr {
+    match held {
+        LeaseMode::Write => *set,
+        LeaseMode::Read => SetAttr::default(),
+    }
+}

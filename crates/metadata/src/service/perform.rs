@@ -1,0 +1,149 @@
+//! Carrying out a request for which the leases allow it.
+
+use super::{Pending, Service, is_growing, told};
+use crate::store::{Store, StoreError};
+use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Reply, Request};
+use protocol::{Gfid, SessionId};
+use std::cell::Cell;
+use std::time::Duration;
+
+impl<S: Store> Service<S> {
+    /// Carries a request out. `None` when the answer comes later (`Sync`).
+    pub(super) fn perform(&mut self, now: Duration, pending: Pending) -> Result<Option<Reply>, StoreError> {
+        let Pending { token, request, repeated, .. } = pending;
+        let session = request.session;
+        if self.full && repeated.is_none() && is_growing(&request.op) {
+            return Ok(Some(Reply::Errno(libc::ENOSPC)));
+        }
+        let reply = match &request.op {
+            NamespaceOp::Open { gfid, lease } => self.open_file(session, *gfid, *lease)?,
+            NamespaceOp::Close { gfid } => {
+                self.leases.close(*gfid, session);
+                self.settle_orphan(now, *gfid)?;
+                Reply::Done
+            }
+            NamespaceOp::ReturnLease { gfid, keep, set } => {
+                if let Some(held) = self.leases.returned(now, *gfid, session, *keep) {
+                    self.namespace.apply_returned(*gfid, &told(held, set), request.caller.now)?;
+                    if held == LeaseMode::Write && *keep != Some(LeaseMode::Write) {
+                        self.namespace.set_writer(*gfid, None);
+                    }
+                    self.settle_orphan(now, *gfid)?;
+                }
+                Reply::Done
+            }
+            NamespaceOp::Reclaim { held } => self.reclaim(now, session, held)?,
+            NamespaceOp::Sync => {
+                self.events.push(super::Event::Sync { token });
+                return Ok(None);
+            }
+            NamespaceOp::Create { open: Some(mode), .. } => self.create_open(now, &request, *mode, repeated)?,
+            NamespaceOp::ReadDir { .. } => self.list(&request)?,
+            NamespaceOp::SetAttr { gfid, set } => {
+                let reply = self.change(now, &request)?;
+                if set.size.is_some() && matches!(reply, Reply::Attr(_)) {
+                    self.namespace.size_given_up(*gfid)?;
+                }
+                reply
+            }
+            _ => self.change(now, &request)?,
+        };
+        Ok(Some(reply))
+    }
+
+    /// An operation of the tree alone.
+    fn change(&mut self, now: Duration, request: &Request) -> Result<Reply, StoreError> {
+        let unlinked: Cell<Option<Gfid>> = Cell::new(None);
+        let leases = &self.leases;
+        let in_use = |gfid: Gfid| {
+            unlinked.set(Some(gfid));
+            leases.in_use(gfid)
+        };
+        let reply = self.namespace.execute(&request.caller, &in_use, &request.op)?;
+        if let (Some(gfid), Reply::Done) = (unlinked.get(), &reply) {
+            if self.leases.in_use(gfid) {
+                self.orphans.insert(gfid);
+                self.settle_orphan(now, gfid)?;
+            } else {
+                self.leases.forget(gfid);
+            }
+        }
+        Ok(reply)
+    }
+
+    fn open_file(&mut self, session: SessionId, gfid: Gfid, lease: LeaseMode) -> Result<Reply, StoreError> {
+        let Some(attr) = self.namespace.attr(gfid)? else { return Ok(Reply::Errno(libc::ESTALE)) };
+        self.opened(session, &attr)?;
+        let lease = self.leases.held(gfid, session).unwrap_or(lease);
+        Ok(Reply::Opened { attr, lease })
+    }
+
+    /// The session has the file open, and whatever lease it asked for; a write lease is noted in the store.
+    fn opened(&mut self, session: SessionId, attr: &Attr) -> Result<(), StoreError> {
+        self.leases.open(attr.gfid, session);
+        if self.leases.held(attr.gfid, session) == Some(LeaseMode::Write) {
+            self.namespace.set_writer(attr.gfid, Some(session));
+            self.namespace.size_given_up(attr.gfid)?;
+        }
+        Ok(())
+    }
+
+    fn create_open(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        mode: LeaseMode,
+        repeated: Option<Attr>,
+    ) -> Result<Reply, StoreError> {
+        if let Some(first) = repeated {
+            let Some(attr) = self.namespace.attr(first.gfid)? else { return Ok(Reply::Attr(first)) };
+            self.opened(request.session, &attr)?;
+            return Ok(Reply::Attr(attr));
+        }
+        let reply = self.change(now, request)?;
+        if let Reply::Attr(attr) = &reply {
+            if attr.kind == FileKind::Regular {
+                self.leases.grant_new(now, attr.gfid, request.session, mode);
+            }
+            self.opened(request.session, attr)?;
+        }
+        Ok(reply)
+    }
+
+    fn reclaim(
+        &mut self,
+        now: Duration,
+        session: SessionId,
+        held: &[(Gfid, Option<LeaseMode>, bool)],
+    ) -> Result<Reply, StoreError> {
+        for &(gfid, mode, open) in held {
+            if self.namespace.attr(gfid)?.is_none() {
+                continue;
+            }
+            if let Some(mode) = mode {
+                self.leases.reclaim(now, gfid, session, mode);
+            }
+            if open {
+                self.leases.open(gfid, session);
+            }
+        }
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.reclaimed = true;
+        }
+        self.maybe_end_grace(now)?;
+        Ok(Reply::Done)
+    }
+
+    fn list(&mut self, request: &Request) -> Result<Reply, StoreError> {
+        let mut reply = self.namespace.execute(&request.caller, &|_| false, &request.op)?;
+        if let Reply::Entries { entries, .. } = &mut reply
+            && !self.leases.is_empty()
+        {
+            for entry in entries {
+                let writer = self.leases.writer(entry.attr.gfid);
+                entry.written_elsewhere = writer.is_some_and(|writer| writer != request.session);
+            }
+        }
+        Ok(reply)
+    }
+}

@@ -1,0 +1,372 @@
+//! The service as clients see it: leases, exactly-once, restarts, deaths.
+
+use super::*;
+use crate::store::MemoryStore;
+use protocol::PoolId;
+use protocol::namespace::Caller;
+
+const A: SessionId = SessionId::new(1);
+const B: SessionId = SessionId::new(2);
+const POOL: PoolId = PoolId::new(1);
+
+/// A service with its clock and the clients' request numbers.
+struct Rig {
+    store: MemoryStore,
+    service: Service<MemoryStore>,
+    now: u64,
+    numbers: HashMap<SessionId, u64>,
+    token: u64,
+}
+
+fn view(live: &[SessionId], dead: &[SessionId]) -> SessionView {
+    SessionView {
+        live: live.iter().copied().collect(),
+        dead: dead.iter().copied().collect(),
+        last: SessionId::new(9),
+    }
+}
+
+fn wall(secs: i64) -> Timestamp {
+    Timestamp { secs, nanos: 0 }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let store = MemoryStore::default();
+        let service = Service::open(store.clone(), ServiceConfig::default(), wall(0)).expect("open");
+        let mut rig = Self { store, service, now: 0, numbers: HashMap::new(), token: 0 };
+        rig.sessions(&[A, B], &[]);
+        rig
+    }
+
+    fn restart(&mut self) {
+        self.service = Service::open(self.store.clone(), ServiceConfig::default(), wall(0)).expect("open");
+        self.now = 0;
+    }
+
+    fn sessions(&mut self, live: &[SessionId], dead: &[SessionId]) -> Vec<Event> {
+        self.service.sessions_changed(Duration::from_millis(self.now), view(live, dead)).expect("store works");
+        self.turn()
+    }
+
+    fn turn(&mut self) -> Vec<Event> {
+        self.service.leases().check_invariants();
+        self.service.finish_turn().expect("store works")
+    }
+
+    fn pass(&mut self, ms: u64) -> Vec<Event> {
+        self.now += ms;
+        self.service.tick(Duration::from_millis(self.now)).expect("store works");
+        self.turn()
+    }
+
+    fn send(&mut self, session: SessionId, op: NamespaceOp) -> (u64, Vec<Event>) {
+        let number = self.numbers.entry(session).or_default();
+        *number += 1;
+        let number = *number;
+        (number, self.send_as(session, number, op))
+    }
+
+    fn send_as(&mut self, session: SessionId, number: u64, op: NamespaceOp) -> Vec<Event> {
+        self.token += 1;
+        let caller = Caller { uid: 0, gid: 0, now: wall(5) };
+        let request = Request { session, number, answered: 0, caller, op };
+        self.service.submit(Duration::from_millis(self.now), self.token, request).expect("store works");
+        self.turn()
+    }
+
+    fn call(&mut self, session: SessionId, op: NamespaceOp) -> Reply {
+        let (_, events) = self.send(session, op);
+        self.answer(&events)
+    }
+
+    /// The answer to the last request.
+    fn answer(&self, events: &[Event]) -> Reply {
+        let mut answers = events.iter().filter_map(|event| match event {
+            Event::Reply { token, reply } if *token == self.token => Some(reply.clone()),
+            _ => None,
+        });
+        answers.next().unwrap_or_else(|| panic!("no answer among {events:?}"))
+    }
+
+    fn create(&mut self, session: SessionId, name: &str, open: Option<LeaseMode>) -> Attr {
+        match self.call(session, create(name, open)) {
+            Reply::Attr(attr) => attr,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn purges(&self) -> Vec<PurgeEntry> {
+        self.service.purge_next(100).expect("store works")
+    }
+
+    fn check(&self) {
+        assert_eq!(self.service.namespace().verify().expect("store works"), Vec::<String>::new());
+    }
+}
+
+fn create(name: &str, open: Option<LeaseMode>) -> NamespaceOp {
+    NamespaceOp::Create {
+        parent: Gfid::ROOT,
+        name: name.into(),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        rdev: 0,
+        target: vec![],
+        pool: POOL,
+        open,
+    }
+}
+
+fn unlink(name: &str) -> NamespaceOp {
+    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.into() }
+}
+
+fn lookup(name: &str) -> NamespaceOp {
+    NamespaceOp::Lookup { parent: Gfid::ROOT, name: name.into() }
+}
+
+fn sized(size: u64) -> SetAttr {
+    SetAttr { size: Some(size), mtime: Some(wall(77)), ..SetAttr::default() }
+}
+
+fn give_back(gfid: Gfid, keep: Option<LeaseMode>, set: SetAttr) -> NamespaceOp {
+    NamespaceOp::ReturnLease { gfid, keep, set }
+}
+
+fn recalls(events: &[Event]) -> Vec<(SessionId, Option<LeaseMode>)> {
+    let recall = |event: &Event| match event {
+        Event::Recall { session, recall } => Some((*session, recall.keep)),
+        _ => None,
+    };
+    events.iter().filter_map(recall).collect()
+}
+
+#[test]
+fn stat_by_another_session_sees_what_the_writer_wrote() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    for op in [NamespaceOp::GetAttr { gfid }, lookup("f")] {
+        rig.call(A, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+        let (_, events) = rig.send(B, op);
+        assert_eq!(recalls(&events), [(A, Some(LeaseMode::Read))]);
+        let waiting = rig.token;
+        let (_, events) = rig.send(A, give_back(gfid, Some(LeaseMode::Read), sized(1234)));
+        rig.token = waiting;
+        assert!(matches!(rig.answer(&events), Reply::Attr(attr) if attr.size == 1234 && attr.mtime == wall(77)));
+    }
+    rig.check();
+}
+
+#[test]
+fn truncate_by_another_session_comes_after_the_writers_last_words() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    let (_, events) = rig.send(B, NamespaceOp::SetAttr { gfid, set: sized(10) });
+    assert_eq!(recalls(&events), [(A, None)]);
+    let waiting = rig.token;
+    let (_, events) = rig.send(A, give_back(gfid, None, sized(999)));
+    rig.token = waiting;
+    assert!(matches!(rig.answer(&events), Reply::Attr(attr) if attr.size == 10));
+    let listed = rig.call(A, NamespaceOp::ReadDir { gfid: Gfid::ROOT, after: vec![], limit: 10 });
+    assert!(matches!(listed, Reply::Entries { entries, end: true } if entries[0].attr.size == 10));
+}
+
+#[test]
+fn silent_writer_makes_the_other_ask_again() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    let op = NamespaceOp::Open { gfid, lease: LeaseMode::Write };
+    let (number, _) = rig.send(B, op.clone());
+    let events = rig.pass(4000);
+    assert_eq!(rig.answer(&events), Reply::TryAgain);
+    rig.send_as(B, number, op.clone());
+    let first = rig.token;
+    let events = rig.send_as(B, number, op); // the connection was lost: the same request again
+    assert_eq!(events, [Event::Reply { token: first, reply: Reply::TryAgain }]);
+    let waiting = rig.token;
+    let (_, events) = rig.send(A, give_back(gfid, None, SetAttr::default()));
+    rig.token = waiting;
+    assert!(matches!(rig.answer(&events), Reply::Opened { lease: LeaseMode::Write, .. }));
+}
+
+#[test]
+fn resent_requests_happen_once_also_across_a_restart() {
+    let mut rig = Rig::new();
+    let (number, events) = rig.send(A, create("f", None));
+    let first = rig.answer(&events);
+    let events = rig.send_as(A, number, create("f", None));
+    assert_eq!(rig.answer(&events), first);
+    let rename = NamespaceOp::Rename {
+        parent: Gfid::ROOT,
+        name: b"f".to_vec(),
+        new_parent: Gfid::ROOT,
+        new_name: b"g".to_vec(),
+        mode: Default::default(),
+    };
+    let (renamed, events) = rig.send(A, rename.clone());
+    assert_eq!(rig.answer(&events), Reply::Done);
+    rig.restart();
+    rig.sessions(&[A, B], &[]);
+    for (number, op, want) in [(number, create("f", None), first), (renamed, rename, Reply::Done)] {
+        let events = rig.send_as(A, number, op);
+        assert_eq!(rig.answer(&events), want);
+    }
+    assert_eq!(rig.call(A, lookup("f")), Reply::Errno(libc::ENOENT));
+    rig.check();
+}
+
+#[test]
+fn answers_go_when_the_session_has_them_or_is_gone() {
+    let mut rig = Rig::new();
+    rig.create(A, "warm", None);
+    rig.create(B, "up", None);
+    let before = rig.store.len();
+    for i in 0..50 {
+        let name = i.to_string();
+        rig.create(A, &name, None);
+        assert_eq!(rig.call(A, unlink(&name)), Reply::Done);
+    }
+    for entry in rig.purges() {
+        rig.service.purged(entry.gfid).expect("store works");
+    }
+    rig.turn();
+    assert_eq!(rig.store.len(), before + 100);
+    let caller = Caller { uid: 0, gid: 0, now: wall(5) };
+    let number = rig.numbers[&A];
+    let request = Request { session: A, number: number + 1, answered: number, caller, op: NamespaceOp::StatFs };
+    rig.service.submit(Duration::ZERO, 0, request).expect("store works");
+    rig.turn();
+    assert_eq!(rig.store.len(), before - 1);
+    rig.sessions(&[A], &[]);
+    assert_eq!(rig.store.len(), before - 3, "the session and its answer");
+}
+
+#[test]
+fn open_file_outlives_its_name_until_the_last_close() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.call(A, give_back(gfid, None, sized(100)));
+    rig.call(B, NamespaceOp::Open { gfid, lease: LeaseMode::Read });
+    assert_eq!(rig.call(B, unlink("f")), Reply::Done);
+    assert_eq!(rig.call(A, NamespaceOp::Close { gfid }), Reply::Done);
+    assert!(matches!(rig.call(B, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.nlink == 0));
+    assert_eq!(rig.purges(), []);
+    rig.check();
+    rig.call(B, NamespaceOp::Close { gfid });
+    assert_eq!(rig.purges(), [PurgeEntry { gfid, pool: POOL, size: 100, probe: false }]);
+    rig.service.purged(gfid).expect("store works");
+    rig.turn();
+    assert_eq!(rig.purges(), []);
+    rig.check();
+}
+
+#[test]
+fn unlinked_file_is_not_purged_while_it_may_still_be_written() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.call(A, NamespaceOp::Close { gfid });
+    let (_, events) = rig.send(B, unlink("f"));
+    assert_eq!(recalls(&events), [(A, None)]);
+    assert_eq!(rig.purges(), []);
+    rig.call(A, give_back(gfid, None, sized(5)));
+    assert_eq!(rig.purges(), [PurgeEntry { gfid, pool: POOL, size: 5, probe: false }]);
+    rig.check();
+}
+
+#[test]
+fn dead_writers_file_waits_for_resolution_and_size() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.sessions(&[B], &[A]);
+    let (_, events) = rig.send(B, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+    assert_eq!(events, []);
+    assert_eq!(rig.send_as(A, 90, lookup("f")), [Event::Reply { token: rig.token, reply: Reply::Fenced }]);
+    rig.token -= 1;
+    assert_eq!(rig.sessions(&[B], &[]), []);
+    let recovery = rig.service.size_recovery_next(10).expect("store works");
+    assert_eq!(recovery, [SizeRecovery { gfid, pool: POOL, size: 0 }]);
+    rig.service.size_recovered(Duration::ZERO, gfid, 4096, wall(6)).expect("store works");
+    let events = rig.turn();
+    assert!(matches!(rig.answer(&events), Reply::Opened { attr, .. } if attr.size == 4096));
+    assert_eq!(rig.service.size_recovery_next(10).expect("store works"), []);
+    rig.check();
+}
+
+#[test]
+fn size_that_cannot_be_recovered_holds_nobody_for_long_and_is_probed_at_the_end() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.sessions(&[B], &[]);
+    rig.send(B, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+    let events = rig.pass(3000);
+    assert!(matches!(rig.answer(&events), Reply::Opened { .. }));
+    rig.service.size_recovered(Duration::ZERO, gfid, 4096, wall(6)).expect("store works");
+    assert!(matches!(rig.call(B, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.size == 0));
+    rig.call(B, unlink("f"));
+    rig.call(B, NamespaceOp::Close { gfid });
+    rig.call(B, give_back(gfid, None, SetAttr::default()));
+    assert!(rig.purges()[0].probe, "there may be data beyond the size");
+    rig.check();
+}
+
+#[test]
+fn restart_waits_for_those_that_were_there() {
+    let mut rig = Rig::new();
+    let written = rig.create(A, "w", Some(LeaseMode::Write)).gfid;
+    let orphan = rig.create(A, "o", Some(LeaseMode::Read)).gfid;
+    rig.create(B, "b", None);
+    rig.call(A, unlink("o"));
+    rig.restart();
+    assert_eq!(rig.call(B, lookup("b")), Reply::TryAgain, "no map yet");
+    rig.sessions(&[A, B], &[]);
+    assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
+    assert_eq!(rig.call(B, NamespaceOp::Reclaim { held: vec![] }), Reply::Done);
+    assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
+    let held = vec![(written, Some(LeaseMode::Write), true), (orphan, Some(LeaseMode::Read), true)];
+    assert_eq!(rig.call(A, NamespaceOp::Reclaim { held }), Reply::Done);
+    assert!(!rig.service.in_grace());
+    assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid: orphan }), Reply::Attr(_)));
+    let (_, events) = rig.send(B, NamespaceOp::Open { gfid: written, lease: LeaseMode::Read });
+    assert_eq!(recalls(&events), [(A, Some(LeaseMode::Read))]);
+    rig.check();
+}
+
+#[test]
+fn restart_does_not_wait_for_the_dead_and_reaps_their_orphans() {
+    let mut rig = Rig::new();
+    let orphan = rig.create(A, "o", Some(LeaseMode::Read)).gfid;
+    rig.call(A, unlink("o"));
+    rig.restart();
+    rig.sessions(&[B], &[]);
+    assert!(!rig.service.in_grace());
+    assert_eq!(rig.purges().iter().map(|p| p.gfid).collect::<Vec<_>>(), [orphan]);
+    rig.check();
+}
+
+#[test]
+fn resent_create_takes_its_lease_again_after_a_restart() {
+    let mut rig = Rig::new();
+    let op = create("f", Some(LeaseMode::Write));
+    let (number, events) = rig.send(A, op.clone());
+    let first = rig.answer(&events);
+    rig.restart();
+    rig.sessions(&[A, B], &[]);
+    rig.call(A, NamespaceOp::Reclaim { held: vec![] });
+    let events = rig.send_as(A, number, op);
+    assert_eq!(rig.answer(&events), first);
+    let Reply::Attr(attr) = first else { panic!("{first:?}") };
+    assert_eq!(rig.service.leases().writer(attr.gfid), Some(A));
+    assert!(rig.service.leases().is_open(attr.gfid));
+}
+
+#[test]
+fn full_disk_refuses_growth_only() {
+    let mut rig = Rig::new();
+    rig.create(A, "f", None);
+    rig.service.set_full(true);
+    assert_eq!(rig.call(A, create("g", None)), Reply::Errno(libc::ENOSPC));
+    assert_eq!(rig.call(A, unlink("f")), Reply::Done);
+    rig.service.set_full(false);
+    rig.create(A, "g", None);
+}
