@@ -106,9 +106,8 @@ impl BlockingPool {
         }
         self.counts.threads.fetch_add(1, SeqCst);
         let (receiver, counts) = (self.receiver.clone(), Arc::clone(&self.counts));
-        let spawned = std::thread::Builder::new()
-            .name(format!("{}-io", self.name))
-            .spawn(move || serve(&receiver, &counts));
+        let spawned =
+            std::thread::Builder::new().name(format!("{}-io", self.name)).spawn(move || serve(&receiver, &counts));
         match spawned {
             Ok(join) => {
                 let mut joins = self.joins.lock();

@@ -103,9 +103,8 @@ impl Pool {
             free.bytes -= class_bytes(class);
         }
         drop(free);
-        let pages = reused.unwrap_or_else(|| {
-            vec![Page([0; PAGE_BYTES]); class_bytes(class) / PAGE_BYTES].into_boxed_slice()
-        });
+        let pages =
+            reused.unwrap_or_else(|| vec![Page([0; PAGE_BYTES]); class_bytes(class) / PAGE_BYTES].into_boxed_slice());
         PooledBuf { pages, len, home: Arc::clone(self) }
     }
 

@@ -24,7 +24,7 @@ use crate::sync::{ContentionGuard, ContentionMutex, LockStats};
 use crate::worker::WorkerShared;
 
 /// Bits of the flags that callers may use.
-const USER_FLAGS: u32 = 0xffff;
+pub(crate) const USER_FLAGS: u32 = 0xffff;
 /// Slot of a connection that its worker has not taken over yet.
 const NO_SLOT: usize = usize::MAX;
 
@@ -86,10 +86,10 @@ impl Core {
     /// Queues what was held back and now fits.
     pub(crate) fn release_held(&mut self) {
         while let Some(message) = self.held.pop_front() {
-            if message.is_request() {
-                if self.pending_mut(message.id).is_none_or(|p| matches!(p.outcome, Outcome::Done(_))) {
-                    continue; // given up before it was sent
-                }
+            let given_up = message.is_request()
+                && self.pending_mut(message.id).is_none_or(|pending| matches!(pending.outcome, Outcome::Done(_)));
+            if given_up {
+                continue;
             }
             if !self.has_room(&message) {
                 self.held.push_front(message);

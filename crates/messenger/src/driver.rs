@@ -17,7 +17,7 @@ use mio::net::TcpStream;
 use protocol::ClusterId;
 use socket2::{SockRef, TcpKeepalive};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, USER_FLAGS};
 use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};
 use crate::handshake::{self, AUTH_NONE, Answer, FEATURES, Hello, Refusal, Resume, Welcome};
 use crate::listener::Listening;
@@ -95,7 +95,7 @@ struct Acceptance {
 }
 
 enum Role {
-    Connecting(Connector),
+    Connecting(Box<Connector>),
     Accepting(Acceptance),
 }
 
@@ -343,7 +343,7 @@ fn dispatch(
     frame: Frame,
     now: Instant,
 ) -> Result<(), Fault> {
-    let Frame { seq, ack, message } = frame;
+    let Frame { seq, ack, mut message } = frame;
     let counters = worker.counters();
     let mut core = connection.core();
     if message.kind >= RESERVED_KINDS {
@@ -370,6 +370,7 @@ fn dispatch(
     }
     counters.messages_in.add(1);
     if message.is_reply() {
+        message.flags &= USER_FLAGS;
         let waker = core.complete(message);
         drop(core);
         if let Some(waker) = waker {
@@ -387,6 +388,3 @@ fn dispatch(
 mod link;
 
 pub(crate) use link::{Accepted, accept};
-
-#[cfg(test)]
-mod tests;

@@ -123,7 +123,7 @@ impl Message {
         self.id != 0 && self.flags & FLAG_REPLY == 0
     }
 
-    /// True if this answers a call.
+    /// True if this answers a call and has not been handed to it yet.
     pub fn is_reply(&self) -> bool {
         self.flags & FLAG_REPLY != 0
     }
@@ -251,10 +251,7 @@ impl FrameError {
 
     /// True if sending the same frame again could not help: the session is given up, not only its TCP connection.
     pub fn is_fatal(&self) -> bool {
-        !matches!(
-            self,
-            FrameError::HeaderCrc | FrameError::FrontCrc | FrameError::DataCrc | FrameError::BadMagic(_)
-        )
+        !matches!(self, FrameError::HeaderCrc | FrameError::FrontCrc | FrameError::DataCrc | FrameError::BadMagic(_))
     }
 }
 

@@ -38,8 +38,8 @@
 //! keeps it up, and `worker` for the loop.
 #![forbid(unsafe_code)]
 
-pub mod buffer;
 mod blocking;
+pub mod buffer;
 mod channel;
 mod connection;
 mod counters;

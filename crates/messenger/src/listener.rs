@@ -131,8 +131,7 @@ impl Handle {
                 return Err(ListenError::Stopped);
             }
         }
-        let listener =
-            Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot: Arc::default() };
+        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot: Arc::default() };
         let place = Arc::clone(&listener.slot);
         let posted = self.post_run(accepting, move |worker| {
             let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket) };
@@ -312,10 +311,7 @@ impl Greeting {
         if let Some(known) = sessions.get(&hello.cookie) {
             return Some(*known);
         }
-        let snapshot = Snapshot {
-            workers: worker.handle().workers(),
-            assigned: self.listening.assigned.load(Relaxed),
-        };
+        let snapshot = Snapshot { workers: worker.handle().workers(), assigned: self.listening.assigned.load(Relaxed) };
         match assign(self.listening.config.mapping, &snapshot, &NewConnection { lane: hello.lane }) {
             Ok(index) => {
                 self.listening.assigned.fetch_add(1, Relaxed);

@@ -179,7 +179,8 @@ impl Handle {
 
     /// Counters of all workers and pools.
     pub fn stats(&self) -> RuntimeStats {
-        let worker = |shared: &Arc<WorkerShared>| WorkerStats { wakeups: shared.wakeups(), ..shared.counters.snapshot() };
+        let worker =
+            |shared: &Arc<WorkerShared>| WorkerStats { wakeups: shared.wakeups(), ..shared.counters.snapshot() };
         RuntimeStats {
             workers: self.shared.workers.iter().map(worker).collect(),
             blocking_threads: self.shared.blocking.threads(),

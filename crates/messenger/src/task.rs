@@ -61,8 +61,7 @@ impl Tasks {
         self.generation += 1;
         let slot = self.slots.insert(Task { generation: self.generation, future: Some(future), aborted: false });
         if slot == self.wakers.len() {
-            let state =
-                Arc::new(TaskWaker { shared: Arc::clone(shared), slot, queued: AtomicBool::new(false) });
+            let state = Arc::new(TaskWaker { shared: Arc::clone(shared), slot, queued: AtomicBool::new(false) });
             let waker = Waker::from(Arc::clone(&state));
             self.wakers.push(SlotWaker { state, waker });
         }

@@ -374,14 +374,13 @@ impl Worker {
 
     /// How long the reactor may wait: not at all while there is work, else until the next timer.
     fn poll_timeout(&self) -> Option<Duration> {
-        let busy = self.inner.shared.with_local(|local| {
-            !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty()
-        }) == Some(true);
+        let busy =
+            self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
+                == Some(true);
         if busy || self.inner.sources.has_requeued() || !self.inner.shared.queue.is_empty() {
             return Some(Duration::ZERO);
         }
-        let timers =
-            [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
+        let timers = [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
         timers.into_iter().flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
     }
 

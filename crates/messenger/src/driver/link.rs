@@ -47,15 +47,10 @@ impl Order {
     {
         let service = factory(worker);
         self.taken = true;
-        let connector = Connector {
-            config,
-            cookie: fastrand::u128(..),
-            incarnation: None,
-            attempts: 0,
-            told_down: false,
-        };
+        let connector =
+            Connector { config, cookie: fastrand::u128(..), incarnation: None, attempts: 0, told_down: false };
         let slot = worker.sources().insert(|slot| {
-            let role = Role::Connecting(connector);
+            let role = Role::Connecting(Box::new(connector));
             let driver = Driver::new(slot, self.connection.clone(), service, role, Instant::now());
             Source::Connection(Box::new(driver))
         });
@@ -298,9 +293,7 @@ impl Driver {
             }
         }
         let codec = self.codec(worker);
-        if let Link::Greeting { stream, buf, .. } =
-            std::mem::replace(&mut self.link, Link::Waiting { until: now })
-        {
+        if let Link::Greeting { stream, buf, .. } = std::mem::replace(&mut self.link, Link::Waiting { until: now }) {
             self.went_up(Wire::new(stream, codec, buf, Bytes::new()));
         }
         let event = StateEvent::Up { resumed: welcome.resumed.is_some(), cluster: welcome.cluster };
