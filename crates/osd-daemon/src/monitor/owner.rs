@@ -1,0 +1,180 @@
+//! The owner task: applies what arrives to the state machine, and does what it says.
+//!
+//! Contract: in each round, first apply, then save (if the map has changed), then publish, then answer, then ask OSDs.
+//! While a save is under way events gather; the next round takes them together, so a burst costs two saves, not many.
+
+use super::inbox::{Event, Inbox};
+use bytes::Bytes;
+use cluster::{Action, ControlError, ControlPlane, Monitor};
+use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
+use protocol::monitor::{MonitorReply, MonitorRequest, ResolveReply};
+use protocol::{Epoch, Kind, OsdId};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time for an OSD to fence a session, sync and report, or to make a decision durable. An OSD that dies meanwhile is
+/// noticed by its heartbeats; this is for a disk that is slow.
+const RESOLVE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The owner.
+pub(super) struct Owner {
+    worker: Worker,
+    monitor: Monitor,
+    /// Absent while a save is under way.
+    control: Option<Box<dyn ControlPlane>>,
+    inbox: Arc<Inbox>,
+    /// Epoch of the state on disk, which is also the last one published.
+    saved: Epoch,
+    subscribers: BTreeMap<u64, Subscriber>,
+    /// The connection on which an OSD was last heard: it is asked there.
+    osds: BTreeMap<OsdId, Connection>,
+}
+
+struct Subscriber {
+    connection: Connection,
+    /// The last map sent there.
+    sent: Epoch,
+}
+
+/// An answer that waits for the save.
+struct Answer {
+    connection: Connection,
+    reply_to: ReplyTo,
+    reply: MonitorReply,
+}
+
+impl Owner {
+    /// An owner of a monitor whose state of epoch `saved` is on disk.
+    pub fn new(
+        worker: Worker,
+        monitor: Monitor,
+        control: Box<dyn ControlPlane>,
+        inbox: Arc<Inbox>,
+        saved: Epoch,
+    ) -> Self {
+        let control = Some(control);
+        Self { worker, monitor, control, inbox, saved, subscribers: BTreeMap::new(), osds: BTreeMap::new() }
+    }
+
+    /// Runs until [`Event::Stop`], or until the state cannot be saved.
+    pub async fn run(mut self) {
+        let mut flow = ControlFlow::Continue(());
+        while flow.is_continue() {
+            let mut answers = Vec::new();
+            let mut now = Duration::ZERO;
+            for (at, event) in self.inbox.take().await {
+                now = at;
+                if self.apply(event, at, &mut answers).is_break() {
+                    flow = ControlFlow::Break(());
+                }
+            }
+            if let Err(error) = self.save().await {
+                tracing::error!(%error, "the monitor stops");
+                self.inbox.push(Event::Stop);
+                return;
+            }
+            self.publish();
+            for Answer { connection, reply_to, reply } in answers {
+                let front = protocol::encode(&reply);
+                let message = Message::new(reply_to.class, Kind::MonitorReply.to_u16(), front, Bytes::new());
+                connection.reply_to(reply_to, message);
+            }
+            for action in self.monitor.actions(now) {
+                self.ask(action);
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event, at: Duration, answers: &mut Vec<Answer>) -> ControlFlow<()> {
+        match event {
+            Event::Request { connection, reply_to, request } => {
+                self.note_sender(&connection, &request);
+                let reply = self.monitor.handle(request, at);
+                answers.push(Answer { connection, reply_to, reply });
+            }
+            Event::Closed { connection } => {
+                self.subscribers.remove(&connection);
+                self.osds.retain(|_, c| c.id() != connection);
+            }
+            Event::Resolved { ticket, reply } => self.monitor.resolve_answer(ticket, reply, at),
+            Event::Tick => self.monitor.tick(at),
+            Event::Stop => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn note_sender(&mut self, connection: &Connection, request: &MonitorRequest) {
+        let osd = match request {
+            MonitorRequest::Boot { osd, .. } => *osd,
+            MonitorRequest::Heartbeat { report } => report.osd,
+            MonitorRequest::Subscribe => {
+                let subscriber = Subscriber { connection: connection.clone(), sent: self.monitor.map().epoch };
+                self.subscribers.insert(connection.id(), subscriber);
+                return;
+            }
+            _ => return,
+        };
+        let member = self.monitor.map().osds.contains_key(&osd);
+        if member && self.osds.get(&osd).is_none_or(|known| known.id() != connection.id()) {
+            self.osds.insert(osd, connection.clone());
+        }
+    }
+
+    async fn save(&mut self) -> Result<(), ControlError> {
+        if self.monitor.map().epoch == self.saved {
+            return Ok(());
+        }
+        let Some(mut control) = self.control.take() else { return Err(ControlError::Poisoned) };
+        let state = self.monitor.state().clone();
+        let epoch = state.map.epoch;
+        let job = move || {
+            let result = control.save(&state).and_then(|()| {
+                control.publish(&state.map).unwrap_or_else(|error| tracing::warn!(%error, "cannot publish the map"));
+                Ok(())
+            });
+            (control, result)
+        };
+        let (control, result) = self.worker.blocking(job).await.map_err(|_| ControlError::Poisoned)?;
+        self.control = Some(control);
+        result?;
+        self.saved = epoch;
+        Ok(())
+    }
+
+    /// Sends the map to whoever has an older one. A subscriber without TCP gets the newest one when it is back.
+    fn publish(&mut self) {
+        let epoch = self.monitor.map().epoch;
+        let mut front = None;
+        for subscriber in self.subscribers.values_mut().filter(|s| s.sent < epoch && s.connection.is_up()) {
+            let front = front.get_or_insert_with(|| protocol::encode(&self.monitor.update())).clone();
+            let message = Message::new(TrafficClass::Control, Kind::MapUpdate.to_u16(), front, Bytes::new());
+            subscriber.connection.send(message);
+            subscriber.sent = epoch;
+        }
+    }
+
+    /// Asks an OSD about a dead session; what becomes of it arrives in the inbox.
+    fn ask(&self, action: Action) {
+        let Action { ticket, osd, request } = action;
+        let inbox = Arc::clone(&self.inbox);
+        let Some(connection) = self.osds.get(&osd).cloned() else {
+            return inbox.push(Event::Resolved { ticket, reply: None });
+        };
+        let front = protocol::encode(&request);
+        let message = Message::new(TrafficClass::Control, Kind::Resolve.to_u16(), front, Bytes::new());
+        self.worker.spawn(async move {
+            let reply = match connection.call(message, RESOLVE_DEADLINE).await {
+                Ok(reply) => protocol::decode::<ResolveReply>("resolve reply", &reply.front)
+                    .inspect_err(|error| tracing::warn!(%osd, %error, "answer about a dead session"))
+                    .ok(),
+                Err(error) => {
+                    tracing::debug!(%osd, %error, "no answer about a dead session");
+                    None
+                }
+            };
+            inbox.push(Event::Resolved { ticket, reply });
+        });
+    }
+}
