@@ -35,9 +35,11 @@ pub(crate) struct BlockingPool {
 
 #[derive(Default)]
 struct Counts {
+    /// Held while a job is queued and while a thread decides to end, so that no job is left to a thread that has gone.
+    gate: Mutex<()>,
     threads: AtomicUsize,
-    /// Threads waiting for a job minus jobs that wait for a thread already woken.
-    idle: AtomicUsize,
+    /// Jobs queued or running.
+    jobs: AtomicUsize,
     panics: AtomicUsize,
 }
 
@@ -67,9 +69,11 @@ impl BlockingPool {
         });
         let sender = self.sender.lock();
         if let Some(sender) = &*sender {
+            let _gate = self.counts.gate.lock();
+            let jobs = self.counts.jobs.fetch_add(1, SeqCst) + 1;
             // Cannot fail: the receiver lives as long as the pool.
             let _ = sender.send(job);
-            if self.counts.idle.load(SeqCst) < sender.len() {
+            if jobs > self.counts.threads.load(SeqCst) {
                 self.grow();
             }
         }
@@ -98,7 +102,7 @@ impl BlockingPool {
         }
     }
 
-    /// Called with the sender's lock held, so that one thread at a time decides.
+    /// Called with the gate held, so that one thread at a time decides.
     fn grow(&self) {
         let threads = self.counts.threads.load(SeqCst);
         if threads >= self.threads_max {
@@ -117,6 +121,10 @@ impl BlockingPool {
             Err(error) => {
                 self.counts.threads.fetch_sub(1, SeqCst);
                 tracing::error!(%error, threads, "cannot start another I/O thread");
+                // Without a single thread nobody would ever come for the jobs: let them fail instead.
+                while threads == 0 && self.receiver.try_recv().is_ok() {
+                    self.counts.jobs.fetch_sub(1, SeqCst);
+                }
             }
         }
     }
@@ -124,30 +132,25 @@ impl BlockingPool {
 
 fn serve(receiver: &channel::Receiver<Job>, counts: &Counts) {
     loop {
-        let job = match receiver.try_recv() {
-            Ok(job) => Ok(job),
-            Err(_) => {
-                counts.idle.fetch_add(1, SeqCst);
-                let job = receiver.recv_timeout(IDLE);
-                counts.idle.fetch_sub(1, SeqCst);
-                job
-            }
-        };
-        match job {
+        match receiver.recv_timeout(IDLE) {
             Ok(job) => {
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     counts.panics.fetch_add(1, SeqCst);
                     tracing::error!("a blocking job panicked");
                 }
+                counts.jobs.fetch_sub(1, SeqCst);
             }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    counts.threads.fetch_sub(1, SeqCst);
-    // A job sent between the time-out and the line above finds a thread that is gone; take it along.
-    while let Ok(job) = receiver.try_recv() {
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            counts.panics.fetch_add(1, SeqCst);
+            Err(RecvTimeoutError::Timeout) => {
+                let _gate = counts.gate.lock();
+                if receiver.is_empty() {
+                    counts.threads.fetch_sub(1, SeqCst);
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                counts.threads.fetch_sub(1, SeqCst);
+                return;
+            }
         }
     }
 }
@@ -166,6 +169,11 @@ mod tests {
         }
         assert!(failing.recv_blocking().is_err());
         assert!(pool.threads() <= 2);
+        // A job that waits for another needs a thread of its own.
+        let (tx, rx) = oneshot();
+        let waits = pool.run(move || rx.recv_blocking());
+        pool.run(move || tx.send(5));
+        assert_eq!(waits.recv_blocking(), Ok(Ok(5)));
         pool.shutdown();
         assert_eq!(pool.panics(), 1);
         assert!(pool.run(|| 1).recv_blocking().is_err());

@@ -145,6 +145,9 @@ impl Driver {
     pub(crate) fn run(&mut self, worker: &Worker, cause: Cause) -> Next {
         let now = Instant::now();
         self.connection.clear_dirty();
+        if matches!(&self.link, Link::Up(wire) if self.is_paused(wire)) {
+            self.last_rx = now; // silence that this side has caused is no sign of death
+        }
         if let Err(fault) = self.advance(worker, cause, now) {
             self.fail(worker, fault, now);
         }
@@ -319,7 +322,8 @@ impl Driver {
         let core = self.connection.core();
         let owed = core.is_owed();
         let calls = core.earliest_deadline();
-        let ack = core.session.ack_due();
+        // One that is due already goes out with the flush at the end of this turn.
+        let ack = core.session.ack_due().filter(|at| *at > now);
         drop(core);
         self.owed_since = if owed { Some(self.owed_since.unwrap_or(now)) } else { None };
         let config = self.connection.config();
