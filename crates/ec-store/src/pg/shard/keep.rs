@@ -1,0 +1,208 @@
+//! Sync, apply and trim: how records travel from the journal into fragment files.
+
+use super::store::{Change, Delta, Lsn, ShardStore, StoreError};
+use super::{PgShard, PgState};
+use protocol::shard::Status;
+use protocol::{ObjectId, Seq, SessionId};
+
+/// What a trim may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrimStep {
+    /// The first record that must stay; `None`: all may go.
+    pub first_unapplied: Option<Lsn>,
+    /// The first record of all.
+    pub first: Option<Lsn>,
+}
+
+impl PgShard {
+    // ---- sync
+
+    /// Is anything here that a power loss would take?
+    pub fn is_unsynced(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
+    /// Everything taken so far is flushed, and a sync of the data of direct writes and then of the journal begins.
+    pub fn begin_sync(&mut self) {
+        for id in &self.unsynced {
+            if let Some(session) = self.log.sessions.get_mut(id) {
+                session.syncing = session.tail();
+            }
+        }
+    }
+
+    /// The sync that began last has ended well. Rule: DirectSync - the data of direct writes was part of it.
+    pub fn end_sync(&mut self) {
+        for id in std::mem::take(&mut self.unsynced) {
+            let Some(session) = self.log.sessions.get_mut(&id) else { continue };
+            let moved = session.syncing > session.durable;
+            session.durable = session.durable.max(session.syncing);
+            if session.durable < session.tail() {
+                self.unsynced.insert(id);
+            } else {
+                session.wants_sync = false;
+            }
+            if session.aid > 0 && moved {
+                self.due(id, Status::Ok, false);
+            }
+        }
+    }
+
+    /// Does a session wait for what the last sync did not cover?
+    pub fn wants_sync(&self) -> bool {
+        self.unsynced.iter().any(|id| self.log.sessions.get(id).is_some_and(|s| s.wants_sync))
+    }
+
+    // ---- apply
+
+    pub(super) fn learn_stable(&mut self, id: SessionId, stable: Seq) {
+        let session = self.session(id);
+        if stable > session.stable {
+            session.stable = stable;
+            self.queue_settled(id);
+        }
+    }
+
+    /// Queues the objects of the session's records that are settled by now.
+    pub(super) fn queue_settled(&mut self, id: SessionId) {
+        let Some(session) = self.log.sessions.get_mut(&id) else { return };
+        let settled = session.settled();
+        if settled <= session.queued {
+            return;
+        }
+        let from = Seq::new(session.queued.get() + 1);
+        let lsns: Vec<Lsn> = session.seqs.range(from..=settled).map(|(_, lsn)| *lsn).collect();
+        session.queued = settled;
+        for lsn in lsns {
+            let object = self.log.entries[&lsn].record.object;
+            self.queue(object);
+        }
+    }
+
+    pub(super) fn queue(&mut self, object: ObjectId) {
+        let Some(log) = self.log.objects.get_mut(&object) else { return };
+        if !log.queued && !log.pending.is_empty() {
+            log.queued = true;
+            self.to_apply.push(object);
+        }
+    }
+
+    /// Queues every object with unapplied records: something that held them back has changed.
+    pub(super) fn queue_all(&mut self) {
+        let waiting = self.log.objects.iter().filter(|(_, log)| !log.pending.is_empty());
+        let objects: Vec<ObjectId> = waiting.map(|(object, _)| *object).collect();
+        objects.into_iter().for_each(|object| self.queue(object));
+    }
+
+    /// Is there anything that [`PgShard::apply_some`] might do?
+    pub fn has_to_apply(&self) -> bool {
+        !self.to_apply.is_empty()
+    }
+
+    /// Applies records of at most `objects_max` objects. Gives how many bytes were written.
+    ///
+    /// # Errors
+    /// Those of the store; the records concerned stay in the journal and are tried again.
+    pub fn apply_some(&mut self, store: &mut impl ShardStore, objects_max: usize) -> Result<u64, StoreError> {
+        let mut bytes = 0;
+        for _ in 0..objects_max {
+            let Some(object) = self.to_apply.pop() else { break };
+            if let Some(log) = self.log.objects.get_mut(&object) {
+                log.queued = false;
+            }
+            match self.apply_object(store, object) {
+                Ok(more) => bytes += more,
+                Err(error) => {
+                    self.queue(object);
+                    return Err(error);
+                }
+            }
+            self.log.forget_idle(object);
+        }
+        Ok(bytes)
+    }
+
+    /// Applies what may be applied of an object, oldest first. Rule: ApplyOrder.
+    pub(super) fn apply_object(&mut self, store: &mut impl ShardStore, object: ObjectId) -> Result<u64, StoreError> {
+        let Some(log) = self.log.objects.get(&object) else { return Ok(0) };
+        // Rule: JoinApplyWait
+        if log.pins > 0 || self.view.is_joining() && !self.ret.is_rebuilt(object) {
+            return Ok(0);
+        }
+        let ready: Vec<Lsn> = log.pending.iter().copied().take_while(|lsn| self.may_apply(object, *lsn)).collect();
+        let record = |lsn: &Lsn| &self.log.entries[lsn].record;
+        let changes: Vec<Change<'_>> = ready.iter().map(|lsn| record(lsn).change()).collect();
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        store.apply(self.pg(), &self.view.pg.profile, object, &changes)?;
+        let written = |c: &Change<'_>| if let Change::Write { data, .. } = c { data.len() as u64 } else { 0 };
+        let bytes = changes.iter().map(written).sum();
+        ready.into_iter().for_each(|lsn| self.log.set_applied(lsn));
+        Ok(bytes)
+    }
+
+    fn may_apply(&self, object: ObjectId, lsn: Lsn) -> bool {
+        let record = &self.log.entries[&lsn].record;
+        // Rule: ApplyStable
+        let settled = self.log.sessions.get(&record.session).is_some_and(|s| record.seq <= s.settled());
+        // Rule: DirectSettle - the bytes of a direct record must stay what they are while a restart would check them.
+        let log = &self.log.objects[&object];
+        settled && (record.is_direct() || !log.has_direct_before(lsn, &record.span()))
+    }
+
+    // ---- trim
+
+    /// How far a trim could go, as far as this PG is concerned. Rule: TrimOrder.
+    pub fn trim_step(&self) -> TrimStep {
+        let first_unapplied = self.log.entries.iter().find(|(_, e)| !e.applied).map(|(lsn, _)| *lsn);
+        TrimStep { first_unapplied, first: self.log.entries.keys().next().copied() }
+    }
+
+    /// First step of a trim of all records before `upto`, which are applied and whose files are synced: what the
+    /// checkpoint must hold. Nothing leaves before the checkpoint is durable. Rule: DirtyTrim, DirtyDurable.
+    pub fn prepare_trim(&mut self, upto: Lsn) -> PgState {
+        let absent = self.view.pg.all().minus(self.view.pg.in_sync);
+        for (_, entry) in self.log.entries.range(..upto) {
+            assert!(entry.applied, "only applied records are trimmed");
+            let record = &entry.record;
+            for shard in absent.iter() {
+                self.log.dirty.entry(shard).or_default().insert(record.object);
+                self.given.entry(shard).or_default().remove(&record.object);
+            }
+            if let Some(session) = self.log.sessions.get_mut(&record.session) {
+                session.base = session.base.max(record.seq);
+            }
+        }
+        self.log.state()
+    }
+
+    /// Second step: the checkpoint is durable.
+    pub fn commit_trim(&mut self, upto: Lsn) {
+        for object in self.log.trim(upto) {
+            self.queue(object); // Rule: DirectSettle may have held records back
+        }
+        self.learn_sessions();
+    }
+
+    /// Records in the journal, and objects rebuilt here or missed by absent shards: for status and tests.
+    pub fn journalled(&self) -> usize {
+        self.log.entries.len()
+    }
+
+    /// What a checkpoint without a trim holds.
+    pub fn state(&self) -> PgState {
+        self.log.state()
+    }
+
+    /// Notes durably that the shard is not blank, if that is not known yet and the map says so.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn note_whole(&mut self, store: &mut impl ShardStore) -> Result<(), StoreError> {
+        if !self.log.whole && self.view.is_in_sync() {
+            self.note(store, Delta::Whole)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! An in-sync member's answers to returning shards, and to the coordinator that resolves dead sessions.
+
+use super::store::{Delta, ShardStore, StoreError};
+use super::{PgShard, log::Session};
+use protocol::monitor::SessionHolding;
+use protocol::recovery::{RecoveryReply, SessionMark};
+use protocol::shard::Status;
+use protocol::{Epoch, ObjectId, Seq, SessionId, ShardIndex};
+use std::collections::BTreeSet;
+
+/// May a piece be given now?
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SnapPlan {
+    /// Yes: the fragment file, without the journal, is of this cut. The object is pinned.
+    Ready(Snapshot),
+    /// Records below the mark are still to be applied, or a mark is unknown: ask again shortly.
+    NotYet,
+    /// Not like this.
+    Refused(Status),
+}
+
+/// The marks of a piece.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Of every session with records in this PG.
+    pub marks: Vec<SessionMark>,
+    /// Records of the object are not applied: after a restart its file may not pass its checksums until they are.
+    pub has_unapplied: bool,
+}
+
+/// What a shard asks for a piece.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapQuestion<'a> {
+    /// The PG's epoch as the asker knows it.
+    pub epoch: Epoch,
+    /// The asker.
+    pub from: ShardIndex,
+    /// The object.
+    pub object: ObjectId,
+    /// This is the first part of the object that it asks for.
+    pub first: bool,
+    /// Stable marks for this member to learn.
+    pub known: &'a [(SessionId, Seq)],
+    /// What this member must know at least.
+    pub floor: &'a [(SessionId, Seq)],
+}
+
+/// The cut of a session that ended with everything stable: all of it is kept.
+pub(super) const EVERYTHING: Seq = Seq::new(u64::MAX);
+
+/// Objects in one page of a list.
+const LIST_PAGE_OBJECTS: usize = 1024;
+
+impl PgShard {
+    fn check_member(&self, epoch: Epoch) -> Result<(), Status> {
+        if epoch != self.view.pg.epoch {
+            Err(Status::StaleEpoch)
+        } else if !self.view.pg.active || !self.view.is_in_sync() {
+            Err(Status::NotActive)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Is a session dead and not resolved here?
+    fn has_undecided(&self) -> bool {
+        let over = |id: &SessionId| self.log.sessions.get(id).is_some_and(Session::is_over);
+        let fenced = |s: &Session| s.fenced && !s.is_over();
+        self.view.sessions.dead.iter().any(|id| !over(id)) || self.log.sessions.values().any(fenced)
+    }
+
+    fn mark_of(id: SessionId, session: &Session, last_applied: Seq) -> SessionMark {
+        let closed = session.closed.or(session.gone.then_some(EVERYTHING));
+        SessionMark { session: id, settled: session.settled(), closed, last_applied }
+    }
+
+    /// What shard `from` missed, and which sessions stand where. `attached`: sessions attached to it while it joins.
+    ///
+    /// # Errors
+    /// Those of the store, only if `blank`.
+    pub fn list(
+        &mut self,
+        store: &mut impl ShardStore,
+        epoch: Epoch,
+        from: ShardIndex,
+        after: Option<ObjectId>,
+        blank: bool,
+        attached: &[(SessionId, Seq)],
+    ) -> Result<RecoveryReply, StoreError> {
+        if let Err(status) = self.check_member(epoch) {
+            return Ok(RecoveryReply::Refused(status));
+        }
+        for (id, start) in attached {
+            self.learn_stable(*id, *start);
+        }
+        // Rule: JoinAttached - live sessions with unresolved records attach to the joining shard first.
+        let known = |id: SessionId, s: &Session| attached.iter().any(|(a, _)| *a == id) || s.tail() == s.settled();
+        let clear = || self.log.sessions.iter().all(|(id, s)| s.is_over() || known(*id, s));
+        if self.view.pg.joining.contains(from) && (self.has_undecided() || !clear()) {
+            return Ok(RecoveryReply::NotYet);
+        }
+        // Rule: DirtyUntrimmed
+        let untrimmed = self.log.objects.iter().filter(|(_, log)| log.untrimmed > 0).map(|(object, _)| *object);
+        let mut objects: BTreeSet<ObjectId> = untrimmed.collect();
+        objects.extend(self.log.dirty.get(&from).into_iter().flatten());
+        if blank {
+            objects.extend(store.objects(self.pg())?);
+        }
+        let mut page: Vec<ObjectId> =
+            objects.into_iter().filter(|o| after.is_none_or(|a| *o > a)).take(LIST_PAGE_OBJECTS + 1).collect();
+        let more = page.len() > LIST_PAGE_OBJECTS;
+        page.truncate(LIST_PAGE_OBJECTS);
+        let marks = self.log.sessions.iter().map(|(id, s)| Self::mark_of(*id, s, Seq::default())).collect();
+        Ok(RecoveryReply::Listed { objects: page, marks, more })
+    }
+
+    /// May the piece of an object be read from its fragment file now, and of which cut is it?
+    ///
+    /// # Errors
+    /// Those of applying records.
+    pub fn snap(&mut self, store: &mut impl ShardStore, question: &SnapQuestion<'_>) -> Result<SnapPlan, StoreError> {
+        let SnapQuestion { epoch, from, object, first, known, floor } = *question;
+        if let Err(status) = self.check_member(epoch) {
+            return Ok(SnapPlan::Refused(status));
+        }
+        for (id, seq) in known {
+            self.learn_stable(*id, *seq);
+        }
+        self.apply_object(store, object)?;
+        // Rule: JoinMark - everything the asker had been told is decided must be known here.
+        let reached = |&(id, seq): &(SessionId, Seq)| {
+            seq == Seq::default() || self.log.sessions.get(&id).is_some_and(|s| s.is_over() || s.settled() >= seq)
+        };
+        if self.has_undecided() || !floor.iter().all(reached) || self.has_settled_unapplied(object) {
+            return Ok(SnapPlan::NotYet);
+        }
+        if first {
+            self.given.entry(from).or_default().insert(object);
+        }
+        let marks = self.object_marks(object);
+        let has_unapplied = self.log.objects.get(&object).is_some_and(|log| !log.pending.is_empty());
+        self.pin(object);
+        Ok(SnapPlan::Ready(Snapshot { marks, has_unapplied }))
+    }
+
+    fn has_settled_unapplied(&self, object: ObjectId) -> bool {
+        let pending = self.log.objects.get(&object).into_iter().flat_map(|log| &log.pending);
+        pending.map(|lsn| &self.log.entries[lsn].record).any(|r| {
+            let session = self.log.sessions.get(&r.session);
+            session.is_some_and(|s| r.seq <= s.settled())
+        })
+    }
+
+    /// The cut of an object's fragment file as it is now.
+    pub(super) fn object_marks(&self, object: ObjectId) -> Vec<SessionMark> {
+        let applied = self.log.objects.get(&object).map(|log| &log.applied[..]).unwrap_or_default();
+        let last = |id: SessionId| applied.iter().find(|(s, _)| *s == id).map_or(Seq::default(), |(_, seq)| *seq);
+        let mark = |(id, s): (&SessionId, &Session)| Self::mark_of(*id, s, s.base.max(last(*id)));
+        self.log.sessions.iter().map(mark).collect()
+    }
+
+    /// Shard `from` has rebuilt these objects for good. Gives those whose dirty marks are gone.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn report(
+        &mut self,
+        store: &mut impl ShardStore,
+        epoch: Epoch,
+        from: ShardIndex,
+        objects: &[ObjectId],
+    ) -> Result<RecoveryReply, StoreError> {
+        if let Err(status) = self.check_member(epoch) {
+            return Ok(RecoveryReply::Refused(status));
+        }
+        // Rule: ReportSame - only what was not trimmed since its piece was read.
+        let given = self.given.get(&from);
+        let same = |o: &&ObjectId| given.is_some_and(|given| given.contains(o));
+        let objects: Vec<ObjectId> = objects.iter().filter(same).copied().collect();
+        let dirty = self.log.dirty.get(&from);
+        if objects.iter().any(|o| dirty.is_some_and(|dirty| dirty.contains(o))) {
+            self.note(store, Delta::Clean(from, objects.clone()))?;
+        }
+        Ok(RecoveryReply::Cleared { objects })
+    }
+
+    /// How many objects shard `shard` misses, as far as this member knows.
+    pub fn missed_by(&self, shard: ShardIndex) -> usize {
+        self.log.dirty.get(&shard).map_or(0, BTreeSet::len)
+    }
+
+    // ---- resolution of a dead session
+
+    /// Fences the session here and now. What [`PgShard::holding`] tells after the next whole sync is the answer.
+    /// False: this shard is not an active member in this epoch.
+    pub fn fence(&mut self, session: SessionId, epoch: Epoch) -> bool {
+        // Rule: RecoverIss
+        if self.check_member(epoch).is_err() {
+            return false;
+        }
+        self.session(session).fenced = true;
+        true
+    }
+
+    /// What is here of a fenced session. Rule: RecoverSync - call it when a sync begun after the fence has ended.
+    pub fn holding(&self, session: SessionId, epoch: Epoch) -> Option<SessionHolding> {
+        self.check_member(epoch).ok()?;
+        let (pg, state) = (self.pg(), self.log.sessions.get(&session));
+        let touch = |lsn| self.log.entries[lsn].record.touch;
+        let held = state.into_iter().flat_map(|s| &s.seqs).map(|(seq, lsn)| (*seq, touch(lsn))).collect();
+        Some(SessionHolding { pg, settled: state.map_or(Seq::default(), Session::settled), held })
+    }
+
+    /// Drops what lies beyond the cut and closes the session. Rule: DecideDurable - acknowledge it when the next whole
+    /// sync has ended. False: this shard is not an active member in this epoch.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn decide(
+        &mut self,
+        store: &mut impl ShardStore,
+        session: SessionId,
+        epoch: Epoch,
+        cut: Seq,
+    ) -> Result<bool, StoreError> {
+        if self.check_member(epoch).is_err() {
+            return Ok(false);
+        }
+        self.session(session).fenced = true;
+        if self.session(session).closed != Some(cut) {
+            self.note(store, Delta::Closed(session, cut))?;
+        }
+        self.queue_all();
+        Ok(true)
+    }
+}

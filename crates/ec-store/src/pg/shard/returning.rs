@@ -1,0 +1,343 @@
+//! The way of a shard back into the in-sync set: list, rebuild, report, join.
+//!
+//! Contract: the owner carries the questions to the members and the pieces back, and rebuilds bytes with the codec; what
+//! is asked, which pieces fit together, what is dropped and when the shard is whole is decided here. All of it belongs
+//! to one epoch: [`PgShard::learn`] of a newer one starts anew, with what was reported off the lists.
+
+use super::member::EVERYTHING;
+use super::store::{Change, Delta, ShardStore, StoreError};
+use super::{PgShard, log::Session};
+use bytes::Bytes;
+use protocol::recovery::{RecoveryBody, SessionMark};
+use protocol::{ObjectId, Seq, SessionId, ShardIndex, ShardSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For each session up to which record pieces hold; `None`: all that it ever wrote.
+pub type Cut = BTreeMap<SessionId, Option<Seq>>;
+
+/// Where a return stands.
+#[derive(Debug, Default)]
+pub(super) struct Return {
+    /// Members that have told all.
+    listed: ShardSet,
+    /// Greatest settled mark told, and least cut told.
+    marks: BTreeMap<SessionId, Seq>,
+    closed: BTreeMap<SessionId, Seq>,
+    need: BTreeSet<ObjectId>,
+    rebuilt: BTreeSet<ObjectId>,
+    /// The list of what is to be rebuilt is durable here.
+    complete: bool,
+    /// Rebuilding has begun and not ended in memory.
+    busy: BTreeSet<ObjectId>,
+    /// Rebuilt, and not yet known to be reported.
+    unreported: BTreeSet<ObjectId>,
+    /// Marks heard of with pieces: telling them makes cuts meet.
+    known: BTreeMap<SessionId, Seq>,
+}
+
+impl Return {
+    /// May records be applied to the object, as far as rebuilding is concerned?
+    pub fn is_rebuilt(&self, object: ObjectId) -> bool {
+        self.complete && (!self.need.contains(&object) || self.rebuilt.contains(&object))
+    }
+}
+
+/// A range of an object as rebuilt from pieces of one cut.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RebuiltPiece {
+    /// In the fragment, in bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u64,
+    /// Data with its place in the fragment; between them are holes.
+    pub data: Vec<(u64, Bytes)>,
+    /// Where the object's user data ends, in user bytes.
+    pub logical_end: u64,
+}
+
+/// Are the pieces with these marks of one cut? `Ok`: which. Rule: JoinCut.
+///
+/// # Errors
+/// The greatest marks known, which all members must learn before they are asked again.
+pub fn common_cut(pieces: &[&[SessionMark]]) -> Result<Cut, BTreeMap<SessionId, Seq>> {
+    let sessions: BTreeSet<SessionId> = pieces.iter().flat_map(|p| p.iter().map(|m| m.session)).collect();
+    let mut cut = Cut::new();
+    let mut fits = true;
+    for &id in &sessions {
+        let marks = || pieces.iter().map(|p| p.iter().find(|m| m.session == id));
+        // where one says that the session is over, one that knows nothing of it has nothing of it
+        let over = marks().flatten().any(|m| m.closed.is_some());
+        let upto = |m: Option<&SessionMark>| match m {
+            Some(m) if m.closed.is_some() => None,
+            None if over => None,
+            other => Some(other.map_or(Seq::default(), |m| m.settled)),
+        };
+        let least = marks().filter_map(upto).min();
+        let applied = marks().flatten().map(|m| m.last_applied).max().unwrap_or_default();
+        fits &= least.is_none_or(|least| applied <= least);
+        cut.insert(id, least);
+    }
+    if fits {
+        return Ok(cut);
+    }
+    let known = |id| pieces.iter().flat_map(|p| p.iter()).filter(|m| m.session == id).map(|m| m.settled).max();
+    Err(sessions.into_iter().filter_map(|id| Some((id, known(id)?))).filter(|(_, s)| *s != EVERYTHING).collect())
+}
+
+/// The cut that an object of which parts were read one after the other is at least of.
+pub fn least_cut(a: Cut, b: &Cut) -> Cut {
+    let both = |(id, upto): (SessionId, Option<Seq>)| {
+        let least = match (upto, *b.get(&id)?) {
+            (None, other) | (other, None) => other,
+            (Some(a), Some(b)) => Some(a.min(b)),
+        };
+        Some((id, least))
+    };
+    a.into_iter().filter_map(both).collect()
+}
+
+impl PgShard {
+    /// Is this shard outside the in-sync set of an active PG?
+    pub fn is_returning(&self) -> bool {
+        self.view.pg.active && !self.view.is_in_sync()
+    }
+
+    /// Members that have not been asked, or have not answered, what this shard missed.
+    pub fn unlisted(&self) -> ShardSet {
+        self.view.pg.in_sync.minus(self.ret.listed)
+    }
+
+    /// The question what this shard missed; `after`: the last object of the page before.
+    pub fn list_body(&self, after: Option<ObjectId>) -> RecoveryBody {
+        let start = |(id, s): (&SessionId, &Session)| s.start.map(|start| (*id, start));
+        let attached = self.log.sessions.iter().filter_map(start).collect();
+        // Rule: BlankCheck - what holds nothing misses everything.
+        RecoveryBody::List { after, blank: !self.log.whole, attached }
+    }
+
+    /// A page of a member's answer. `more`: it is not the last one.
+    pub fn listed(&mut self, member: ShardIndex, objects: &[ObjectId], marks: &[SessionMark], more: bool) {
+        self.ret.need.extend(objects);
+        for mark in marks {
+            let settled = if mark.closed == Some(EVERYTHING) { Seq::default() } else { mark.settled };
+            let known = self.ret.marks.entry(mark.session).or_default();
+            *known = (*known).max(settled);
+            if let Some(cut) = mark.closed {
+                let least = self.ret.closed.entry(mark.session).or_insert(cut);
+                *least = (*least).min(cut);
+            }
+        }
+        if !more {
+            self.ret.listed = self.ret.listed.with(member);
+        }
+    }
+
+    /// All members have answered: cuts this shard's own tail and notes what is to be rebuilt. Rule: JoinBegun - after
+    /// the next whole sync call [`PgShard::list_is_durable`]; nothing is rebuilt before.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn finish_list(&mut self, store: &mut impl ShardStore) -> Result<(), StoreError> {
+        assert!(self.unlisted().is_empty(), "every member is asked first");
+        // Rule: JoinClosed
+        for (id, cut) in self.ret.closed.clone() {
+            if cut == EVERYTHING {
+                self.session(id).gone = true;
+            } else if self.session(id).closed != Some(cut) {
+                self.note(store, Delta::Closed(id, cut))?;
+            }
+        }
+        let known: BTreeSet<SessionId> = self.log.sessions.keys().chain(self.ret.marks.keys()).copied().collect();
+        for id in known {
+            let session = self.session(id);
+            let (over, attached) = (session.is_over(), session.start.is_some());
+            // Rule: JoinDrop, JoinKeep - what lies beyond the members' mark goes, what lies below stays and is applied.
+            let cut = match self.ret.closed.get(&id) {
+                Some(&EVERYTHING) => None,
+                Some(&cut) => Some(cut),
+                None if attached => None,
+                // nobody remembers it: this shard was in the in-sync set when it ended
+                None if over || !self.ret.marks.contains_key(&id) && self.is_gone(id) => None,
+                None => Some(self.ret.marks.get(&id).copied().unwrap_or_default()),
+            };
+            if let Some(cut) = cut {
+                self.note(store, Delta::Floor(id, cut))?;
+            }
+        }
+        self.ret.need.extend(self.log.begun.iter().copied());
+        if !self.log.whole {
+            self.ret.need.extend(store.objects(self.pg())?);
+        }
+        let need: Vec<ObjectId> = self.ret.need.iter().filter(|o| !self.log.begun.contains(o)).copied().collect();
+        for objects in need.chunks(1024) {
+            self.note(store, Delta::Begun(objects.to_vec()))?;
+        }
+        if !self.log.whole {
+            self.note(store, Delta::Whole)?;
+        }
+        self.queue_all();
+        Ok(())
+    }
+
+    fn is_gone(&self, id: SessionId) -> bool {
+        self.view.sessions.standing(id) == super::SessionStanding::Gone
+    }
+
+    /// The list of objects to rebuild is durable: rebuilding may begin.
+    pub fn list_is_durable(&mut self) {
+        if self.unlisted().is_empty() {
+            self.ret.complete = true;
+            self.queue_all();
+        }
+    }
+
+    /// May objects be rebuilt?
+    pub fn is_listed(&self) -> bool {
+        self.ret.complete
+    }
+
+    /// How many objects are still to be rebuilt.
+    pub fn to_rebuild(&self) -> usize {
+        self.ret.need.len() - self.ret.rebuilt.len()
+    }
+
+    /// The next object to rebuild: first those whose records fill the journal, as sessions want them.
+    pub fn next_to_rebuild(&mut self) -> Option<ObjectId> {
+        if !self.ret.complete {
+            return None;
+        }
+        let open = |o: &ObjectId| !self.ret.rebuilt.contains(o) && !self.ret.busy.contains(o);
+        let waiting = self.log.entries.values().filter(|e| !e.applied).map(|e| e.record.object);
+        let next = waiting
+            .take(256)
+            .find(|o| self.ret.need.contains(o) && open(o))
+            .or_else(|| self.ret.need.iter().copied().find(|o| open(o)))?;
+        self.ret.busy.insert(next);
+        Some(next)
+    }
+
+    /// The rebuilding of an object is given up for now.
+    pub fn put_back(&mut self, object: ObjectId) {
+        self.ret.busy.remove(&object);
+    }
+
+    /// The question for a member's piece of a range.
+    pub fn snap_body(&self, object: ObjectId, offset: u64, length: u32) -> RecoveryBody {
+        let told = |id: &SessionId| self.ret.marks.get(id).copied().unwrap_or_default();
+        let of = |(id, s): (&SessionId, &Session)| (*id, s.start.unwrap_or_else(|| told(id)));
+        let floor = self.log.sessions.iter().filter(|(_, s)| !s.is_over()).map(of).collect();
+        let mut known = self.ret.known.clone();
+        for (id, session) in self.log.sessions.iter().filter(|(_, s)| s.start.is_some()) {
+            let mark = known.entry(*id).or_default();
+            *mark = (*mark).max(session.stable);
+        }
+        RecoveryBody::Snap { object, offset, length, known: known.into_iter().collect(), floor }
+    }
+
+    /// Pieces did not fit together: these marks are told to all when they are asked again.
+    pub fn learn_known(&mut self, known: BTreeMap<SessionId, Seq>) {
+        for (id, seq) in known {
+            let mark = self.ret.known.entry(id).or_default();
+            *mark = (*mark).max(seq);
+        }
+    }
+
+    /// Writes a rebuilt range into the fragment file.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn write_rebuilt(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+        piece: &RebuiltPiece,
+    ) -> Result<(), StoreError> {
+        let logical_end = 0;
+        let mut changes = vec![Change::Punch { offset: piece.offset, length: piece.length, logical_end }];
+        changes.extend(piece.data.iter().map(|(offset, data)| Change::Write { offset: *offset, data, logical_end }));
+        store.apply(self.pg(), &self.view.pg.profile, object, &changes)
+    }
+
+    /// All of an object was rebuilt, of at least this cut. `end`: length of the fragment and end of user data, if the
+    /// object exists. False: records beyond the cut were applied before; it must be rebuilt again.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn finish_rebuild(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+        cut: &Cut,
+        end: Option<(u64, u64)>,
+    ) -> Result<bool, StoreError> {
+        self.ret.busy.remove(&object);
+        let within = |id: &SessionId, seq: Seq| cut.get(id).is_some_and(|upto| upto.is_none_or(|upto| seq <= upto));
+        let applied_beyond =
+            |e: &super::log::Entry| e.applied && e.record.object == object && !within(&e.record.session, e.record.seq);
+        if self.log.entries.values().any(applied_beyond) {
+            return Ok(false);
+        }
+        let change = match end {
+            Some((offset, logical_end)) => Change::Truncate { offset, logical_end },
+            None => Change::Delete,
+        };
+        store.apply(self.pg(), &self.view.pg.profile, object, &[change])?;
+        let marks = cut.iter().map(|(id, upto)| (*id, *upto)).collect();
+        self.note(store, Delta::Rebuilt(object, marks))?;
+        if let Some(log) = self.log.objects.get_mut(&object) {
+            log.applied.clear();
+        }
+        self.ret.rebuilt.insert(object);
+        self.ret.unreported.insert(object);
+        self.queue(object);
+        self.log.forget_idle(object);
+        Ok(true)
+    }
+
+    /// Objects rebuilt and not reported. Rule: ReportSynced - after the next whole sync, files included, tell every
+    /// member, and then call [`PgShard::reported`].
+    pub fn to_report(&self) -> Vec<ObjectId> {
+        self.ret.unreported.iter().copied().collect()
+    }
+
+    /// These were synced, and the members told.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn reported(&mut self, store: &mut impl ShardStore, objects: &[ObjectId]) -> Result<(), StoreError> {
+        self.ret.unreported.retain(|o| !objects.contains(o));
+        if objects.is_empty() { Ok(()) } else { self.note(store, Delta::Done(objects.to_vec())) }
+    }
+
+    /// Is the shard whole, so that it may join once everything is synced? Rule: JoinOwed, JoinNeed.
+    pub fn can_join(&self) -> bool {
+        let paid = self.log.sessions.values().all(|s| s.tail() >= s.owed);
+        self.view.pg.active && self.view.is_joining() && self.ret.complete && paid && self.to_rebuild() == 0
+    }
+
+    /// The shard is about to join: forgets what was begun. Rule: JoinSync - sync everything, files included, then ask
+    /// the monitor, naming the epoch of this shard's view (Rule: JoinCas).
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn ready_to_join(&mut self, store: &mut impl ShardStore) -> Result<(), StoreError> {
+        let begun: Vec<ObjectId> = self.log.begun.iter().copied().collect();
+        if begun.is_empty() { Ok(()) } else { self.note(store, Delta::Done(begun)) }
+    }
+
+    // ---- repair of an in-sync shard
+
+    /// May a range that fails its checksum be replaced by bytes rebuilt from pieces with these marks? This shard must
+    /// have applied nothing that the pieces lack, and hold no direct record there, whose bytes a restart would check.
+    pub fn may_repair(&self, object: ObjectId, range: &std::ops::Range<u64>, pieces: &[&[SessionMark]]) -> bool {
+        let own = self.object_marks(object);
+        // own applied records must lie within the pieces' cut; what is applied here later comes on top
+        let own: Vec<SessionMark> = own.into_iter().map(|m| SessionMark { settled: EVERYTHING, ..m }).collect();
+        let mut all: Vec<&[SessionMark]> = pieces.to_vec();
+        all.push(&own);
+        let log = self.log.objects.get(&object);
+        let direct = log.is_some_and(|log| log.has_direct_before(super::Lsn(u64::MAX), range));
+        let pinned = log.is_some_and(|log| log.pins > 0);
+        self.view.is_in_sync() && !direct && !pinned && common_cut(&all).is_ok()
+    }
+}
