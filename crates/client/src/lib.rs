@@ -8,12 +8,16 @@
 //! Knows nothing of FUSE. Start reading at [`Client::connect`] and [`LocalIo::write`].
 #![forbid(unsafe_code)]
 
+pub mod blob;
 pub mod config;
+pub mod data_worker;
 pub mod error;
 pub mod objecter;
 pub mod session;
 
+pub use blob::BlobStat;
 pub use config::{ClientConfig, ReadPolicy};
+pub use data_worker::DataWorker;
 pub use error::ClientError;
 pub use objecter::{FileRef, LocalIo, SizeHint};
 pub use session::{Client, ClientEvent};

@@ -1,13 +1,36 @@
 //! Reading and writing the data of files: a worker's share of the client.
 //!
+//! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its connections (`osd`).
+//! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
+//! * `range_lock`, `wait`: waiting among the tasks of one worker.
+//!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
 //! another worker owns is handed to that worker, so any worker serves any file.
 
+pub(crate) mod local;
+mod osd;
+mod pg;
+mod plan;
+mod range_lock;
+mod read;
+mod stat;
+mod wait;
+mod write;
+
 use crate::error::ClientError;
 use bytes::Bytes;
-use protocol::{Gfid, PoolId};
+use ec_store::layout::Layout;
+use local::Local;
+use protocol::shard::Op;
+use protocol::{Gfid, ObjectId, PoolId};
+use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
+use wait::join_all;
+use write::ObjectEnds;
+
+/// Objects of one file worked on at once by operations over a whole file.
+const OBJECTS_AT_ONCE: usize = 16;
 
 /// A regular file's data: which and where.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,6 +39,12 @@ pub struct FileRef {
     pub gfid: Gfid,
     /// The pool that holds its data (`Attr::pool`).
     pub pool: PoolId,
+}
+
+impl FileRef {
+    fn object(self, index: u32) -> ObjectId {
+        ObjectId { gfid: self.gfid, index }
+    }
 }
 
 /// What the holder of the write lease knows of the file's size. It saves reads before partial writes at the end.
@@ -28,19 +57,66 @@ pub struct SizeHint {
     pub size_after: u64,
 }
 
+impl SizeHint {
+    /// The same as seen from an object that begins at `base`.
+    fn of_object(self, base: u64, object_bytes: u64) -> ObjectEnds {
+        ObjectEnds {
+            zero_from: self.zero_from.saturating_sub(base),
+            logical_end: self.size_after.saturating_sub(base).min(object_bytes),
+        }
+    }
+}
+
+/// A part of an operation: within one object, and small enough for one buffer.
+#[derive(Clone, Debug)]
+struct Part {
+    object: ObjectId,
+    range: Range<u64>,
+    /// Where it begins in the range of the operation.
+    at: u64,
+    /// Where the object begins in the file.
+    base: u64,
+}
+
 /// A worker's data I/O. See the module.
 #[derive(Clone)]
 pub struct LocalIo {
-    _local: Rc<()>,
+    local: Rc<Local>,
 }
 
 impl LocalIo {
+    pub(crate) fn new(local: Rc<Local>) -> Self {
+        Self { local }
+    }
+
+    /// The worker that this runs on: for timers, tasks and buffers.
+    pub fn worker(&self) -> &messenger::Worker {
+        &self.local.worker
+    }
+
     /// Reads `len` bytes at `offset`. What was never written is zeros; the caller clips at the end of the file.
     ///
     /// # Errors
     /// [`ClientError::TimedOut`], [`ClientError::Unreadable`], [`ClientError::Fenced`], [`ClientError::NoPool`].
-    pub async fn read(&self, _file: FileRef, _offset: u64, _len: usize) -> Result<Bytes, ClientError> {
-        Err(ClientError::Closed)
+    pub async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes, ClientError> {
+        let mut parts = self.parts(file, &self.range_of(file, offset, len as u64)?)?;
+        let read = |part: Part| {
+            self.on_owner(file, part.object, "storage daemons to read from", move |local| async move {
+                let _permit = local.permit((part.range.end - part.range.start) as usize).await;
+                read::read_piece(&local, file.pool, part.object, part.range, false).await
+            })
+        };
+        match parts.len() {
+            0 => Ok(Bytes::new()),
+            1 => read(parts.remove(0)).await,
+            _ => {
+                let mut out = Vec::with_capacity(len);
+                for bytes in join_all(parts.into_iter().map(read)).await {
+                    out.extend_from_slice(&bytes?);
+                }
+                Ok(Bytes::from(out))
+            }
+        }
     }
 
     /// Writes `data` at `offset`. Done means acknowledged by every shard that must have it: it survives the death of
@@ -49,40 +125,129 @@ impl LocalIo {
     /// # Errors
     /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were written). After
     /// [`ClientError::TimedOut`] the write may still happen.
-    pub async fn write(&self, _file: FileRef, _offset: u64, _data: Bytes, _hint: SizeHint) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+    pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<(), ClientError> {
+        let mut parts = self.parts(file, &self.range_of(file, offset, data.len() as u64)?)?;
+        let size = self.local.profile(file.pool)?.object_bytes();
+        let hint = SizeHint { size_after: hint.size_after.max(offset + data.len() as u64), ..hint };
+        let write = |part: Part| {
+            let length = (part.range.end - part.range.start) as usize;
+            let bytes = data.slice(part.at as usize..part.at as usize + length);
+            let ends = hint.of_object(part.base, size);
+            self.on_owner(file, part.object, "storage daemons to write to", move |local| async move {
+                let _permit = local.permit(length).await;
+                write::write_piece(&local, file.pool, part.object, part.range.start, bytes, ends).await
+            })
+        };
+        match parts.len() {
+            0 => Ok(()),
+            1 => write(parts.remove(0)).await,
+            _ => join_all(parts.into_iter().map(write)).await.into_iter().collect(),
+        }
     }
 
     /// Makes a range read as zeros, and frees whole stripes of it (FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE).
+    /// `hint.size_after` is the file's size, which the range may exceed.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn punch(&self, _file: FileRef, _range: Range<u64>, _hint: SizeHint) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+    pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<(), ClientError> {
+        let layout = Layout::new(self.local.profile(file.pool)?);
+        let (size, stripe) = (layout.profile().object_bytes(), layout.profile().stripe_bytes());
+        let end = range.end.min(hint.zero_from);
+        let mut jobs = Vec::new();
+        for piece in layout.objects(range.start..end.max(range.start)) {
+            let base = u64::from(piece.index) * size;
+            let ends = hint.of_object(base, size);
+            let (head, tail) = (piece.range.start.next_multiple_of(stripe), piece.range.end / stripe * stripe);
+            let object = file.object(piece.index);
+            if head < tail {
+                jobs.push((object, ends, head..tail, true));
+            }
+            let edges = [piece.range.start..head.min(piece.range.end), tail.max(head)..piece.range.end];
+            let partial = edges.into_iter().filter(|edge| edge.start < edge.end);
+            jobs.extend(partial.map(|edge| (object, ends, edge, false)));
+        }
+        for batch in jobs.chunks(OBJECTS_AT_ONCE) {
+            let run = |(object, ends, range, whole): (ObjectId, ObjectEnds, Range<u64>, bool)| {
+                self.on_owner(file, object, "storage daemons to write to", move |local| async move {
+                    let _permit = local.permit(0).await;
+                    if whole {
+                        return write::mutate(&local, file.pool, object, Op::Punch, range, ends.logical_end).await;
+                    }
+                    let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
+                    write::write_piece(&local, file.pool, object, range.start, zeros, ends).await
+                })
+            };
+            join_all(batch.iter().cloned().map(run)).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
     }
 
-    /// Cuts or extends the data to `new_size`; `old_size` is the size before, at least.
+    /// Cuts or extends the data to `new_size`; `old_size` is the size before, at least. No write of the file may be
+    /// under way.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn truncate(&self, _file: FileRef, _new_size: u64, _old_size: u64) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+    pub async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<(), ClientError> {
+        let profile = self.local.profile(file.pool)?;
+        let (size, stripe) = (profile.object_bytes(), profile.stripe_bytes());
+        self.range_of(file, new_size, 0)?;
+        // The rest of the stripe that holds the new end is written with zeros, so that what comes later finds them.
+        let edge = new_size.next_multiple_of(stripe).min(old_size.max(new_size));
+        let hint = SizeHint { zero_from: old_size, size_after: new_size };
+        self.punch(file, new_size..edge, hint).await?;
+        let last = (new_size.max(1) - 1) / size;
+        let (cut, base) = (new_size.next_multiple_of(stripe) - last * size, last * size);
+        self.mutate(file, last as u32, Op::Truncate, cut..cut, new_size - base).await?;
+        self.delete_objects(file, last + 1..old_size.div_ceil(size)).await
     }
 
     /// Removes all data of a file: objects up to `size_hint` and further until none is found.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn delete(&self, _file: FileRef, _size_hint: u64) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+    pub async fn delete(&self, file: FileRef, size_hint: u64) -> Result<(), ClientError> {
+        let size = self.local.profile(file.pool)?.object_bytes();
+        let mut next = size_hint.div_ceil(size);
+        self.delete_objects(file, 0..next).await?;
+        while next <= u64::from(u32::MAX) && self.stat(file, next as u32).await?.exists {
+            self.delete_objects(file, next..next + 1).await?;
+            next += 1;
+        }
+        Ok(())
+    }
+
+    async fn delete_objects(&self, file: FileRef, indexes: Range<u64>) -> Result<(), ClientError> {
+        let indexes: Vec<u64> = indexes.collect();
+        for batch in indexes.chunks(OBJECTS_AT_ONCE) {
+            let delete = |index: &u64| self.mutate(file, *index as u32, Op::Delete, 0..0, 0);
+            join_all(batch.iter().map(delete)).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+
+    async fn mutate(
+        &self,
+        file: FileRef,
+        index: u32,
+        op: Op,
+        range: Range<u64>,
+        logical_end: u64,
+    ) -> Result<(), ClientError> {
+        let object = file.object(index);
+        self.on_owner(file, object, "storage daemons to write to", move |local| async move {
+            let _permit = local.permit(0).await;
+            write::mutate(&local, file.pool, object, op, range, logical_end).await
+        })
+        .await
     }
 
     /// fsync: returns when every write of the file reported so far is durable on all its shards.
     ///
     /// # Errors
     /// As [`LocalIo::read`], and [`ClientError::Lost`] once if a session died with writes of this file.
-    pub async fn sync(&self, _file: FileRef) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+    pub async fn sync(&self, file: FileRef) -> Result<(), ClientError> {
+        self.sync_on_all(Some(file.gfid)).await
     }
 
     /// As [`LocalIo::sync`], for all files.
@@ -90,31 +255,169 @@ impl LocalIo {
     /// # Errors
     /// As [`LocalIo::sync`].
     pub async fn sync_all(&self) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+        self.sync_on_all(None).await
+    }
+
+    async fn sync_on_all(&self, gfid: Option<Gfid>) -> Result<(), ClientError> {
+        let sync = |worker| {
+            self.on_worker(worker, "storage daemons to sync", move |local| async move {
+                let pgs = local.pgs();
+                let results = join_all(pgs.iter().map(|pg| pg.sync(&local, gfid))).await;
+                if local.take_lost(gfid) {
+                    return Err(ClientError::Lost);
+                }
+                results.into_iter().collect()
+            })
+        };
+        join_all((0..self.local.shared.config.workers).map(sync)).await.into_iter().collect()
     }
 
     /// Where the range holds data, in order, in file bytes, at the granularity of stripes; the rest is hole.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn extents(&self, _file: FileRef, _range: Range<u64>) -> Result<Vec<Range<u64>>, ClientError> {
-        Err(ClientError::Closed)
+    pub async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>, ClientError> {
+        let layout = Layout::new(self.local.profile(file.pool)?);
+        let size = layout.profile().object_bytes();
+        self.range_of(file, range.end, 0)?;
+        let pieces: Vec<_> = layout.objects(range).collect();
+        let mut found = Vec::new();
+        for batch in pieces.chunks(OBJECTS_AT_ONCE) {
+            let ask = |piece: ec_store::layout::ObjectPiece| {
+                let object = file.object(piece.index);
+                self.on_owner(file, object, "storage daemons to read from", move |local| async move {
+                    stat::extents(&local, file.pool, object, piece.range).await
+                })
+            };
+            let answers = join_all(batch.iter().cloned().map(ask)).await;
+            for (piece, answer) in batch.iter().zip(answers) {
+                let base = u64::from(piece.index) * size;
+                found.extend(answer?.into_iter().map(|part| part.start + base..part.end + base));
+            }
+        }
+        Ok(stat::merge(found))
     }
 
     /// Where the file's data ends, in bytes, found from its fragments (for a file whose writer died). Objects beyond
-    /// `hint` are looked for until none is found.
+    /// `hint` are looked for until 16 in a row are missing.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn probe_size(&self, _file: FileRef, _hint: u64) -> Result<u64, ClientError> {
-        Err(ClientError::Closed)
+    pub async fn probe_size(&self, file: FileRef, hint: u64) -> Result<u64, ClientError> {
+        let size = self.local.profile(file.pool)?.object_bytes();
+        let start = hint / size;
+        let (mut end, mut from) = (0, start);
+        while from <= u64::from(u32::MAX) {
+            let batch = self.stat_batch(file, from..from + OBJECTS_AT_ONCE as u64).await?;
+            let Some((index, stat)) = batch.into_iter().rev().find(|(_, stat)| stat.exists) else { break };
+            end = index * size + stat.logical_end;
+            from += OBJECTS_AT_ONCE as u64;
+        }
+        let mut below = start;
+        while end == 0 && below > 0 {
+            let from = below.saturating_sub(OBJECTS_AT_ONCE as u64);
+            let batch = self.stat_batch(file, from..below).await?;
+            if let Some((index, stat)) = batch.into_iter().rev().find(|(_, stat)| stat.exists) {
+                end = index * size + stat.logical_end;
+            }
+            below = from;
+        }
+        Ok(end)
     }
 
     /// Bytes that the file's data takes on disk, without parity (for `st_blocks`); `size` is the file's size.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn allocated(&self, _file: FileRef, _size: u64) -> Result<u64, ClientError> {
-        Err(ClientError::Closed)
+    pub async fn allocated(&self, file: FileRef, size: u64) -> Result<u64, ClientError> {
+        let objects = size.div_ceil(self.local.profile(file.pool)?.object_bytes());
+        let (mut sum, mut from) = (0, 0);
+        while from < objects {
+            let to = objects.min(from + OBJECTS_AT_ONCE as u64);
+            sum += self.stat_batch(file, from..to).await?.iter().map(|(_, stat)| stat.allocated).sum::<u64>();
+            from = to;
+        }
+        Ok(sum)
+    }
+
+    async fn stat_batch(
+        &self,
+        file: FileRef,
+        indexes: Range<u64>,
+    ) -> Result<Vec<(u64, stat::ObjectStat)>, ClientError> {
+        let end = indexes.end.min(u64::from(u32::MAX) + 1);
+        let indexes = indexes.start..end;
+        let stats = join_all(indexes.clone().map(|index| self.stat(file, index as u32))).await;
+        indexes.zip(stats).map(|(index, stat)| Ok((index, stat?))).collect()
+    }
+
+    async fn stat(&self, file: FileRef, index: u32) -> Result<stat::ObjectStat, ClientError> {
+        let object = file.object(index);
+        self.on_owner(file, object, "storage daemons to read from", move |local| async move {
+            stat::stat(&local, file.pool, object).await
+        })
+        .await
+    }
+
+    // ---- cutting and handing over
+
+    /// The range, if a file can be so large: objects are numbered with 32 bits, and offsets are signed.
+    fn range_of(&self, file: FileRef, offset: u64, len: u64) -> Result<Range<u64>, ClientError> {
+        let max = self.local.profile(file.pool)?.object_bytes().saturating_mul(1 << 32).min(i64::MAX as u64);
+        let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(ClientError::TooLarge)?;
+        Ok(offset..end)
+    }
+
+    /// Cuts a range of the file into parts.
+    fn parts(&self, file: FileRef, range: &Range<u64>) -> Result<Vec<Part>, ClientError> {
+        let layout = Layout::new(self.local.profile(file.pool)?);
+        let (size, max) = (layout.profile().object_bytes(), plan::piece_bytes_max(layout.profile()));
+        let mut parts = Vec::with_capacity(1);
+        for piece in layout.objects(range.clone()) {
+            let start = piece.range.start;
+            let base = u64::from(piece.index) * size;
+            let object = file.object(piece.index);
+            parts.extend(plan::pieces(piece.range, max).map(|range| Part {
+                object,
+                at: piece.at + (range.start - start),
+                range,
+                base,
+            }));
+        }
+        Ok(parts)
+    }
+
+    /// Runs an operation on the worker that owns the object's PG.
+    async fn on_owner<T, F, Fut>(
+        &self,
+        file: FileRef,
+        object: ObjectId,
+        what: &'static str,
+        operation: F,
+    ) -> Result<T, ClientError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Local>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, ClientError>> + 'static,
+    {
+        let pg = self.local.pg_id(file.pool, object)?;
+        self.on_worker(pg.number as usize % self.local.shared.config.workers, what, operation).await
+    }
+
+    /// Runs an operation on a worker, for at most the configured time.
+    async fn on_worker<T, F, Fut>(&self, worker: usize, what: &'static str, operation: F) -> Result<T, ClientError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Local>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, ClientError>> + 'static,
+    {
+        if worker == self.local.worker.index() {
+            return self.local.within(what, operation(Rc::clone(&self.local))).await;
+        }
+        let run = self.local.worker.handle().run_on(worker, move |_| async move {
+            let local = local::current().ok_or(ClientError::Closed)?;
+            local.within(what, operation(Rc::clone(&local))).await
+        });
+        run.await.unwrap_or(Err(ClientError::Closed))
     }
 }

@@ -2,13 +2,23 @@
 //!
 //! Contract: a [`Client`] is cheap to clone and may be used from any thread. Its futures may be awaited anywhere.
 
+mod mds;
+mod monitor;
+mod shared;
+
+pub(crate) use shared::Shared;
+
 use crate::config::ClientConfig;
 use crate::error::ClientError;
+use crate::objecter::local::{self, Local};
 use crate::objecter::{FileRef, LocalIo};
 use cluster::ClusterMap;
-use protocol::SessionId;
+use messenger::{Handle, Runtime, RuntimeConfig};
+use parking_lot::Mutex;
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::namespace::{Caller, NamespaceOp, Recall, Reply};
+use protocol::{ObjectId, SessionId};
+use std::future::Future;
 use std::sync::Arc;
 
 /// What the layer above must know at once. Delivered on a worker; handlers must not block.
@@ -24,10 +34,33 @@ pub enum ClientEvent {
     Fenced(SessionId),
 }
 
-/// A session with a cluster. See the module.
+/// A session with a cluster. See the module. When the last clone is dropped without [`Client::close`], its threads stop
+/// at once, and the cluster counts the session as dead when its time is over.
 #[derive(Clone)]
 pub struct Client {
-    config: Arc<ClientConfig>,
+    shared: Arc<Shared>,
+    owner: Arc<Owner>,
+}
+
+/// Holds the threads.
+struct Owner {
+    shared: Arc<Shared>,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+impl Owner {
+    fn stop(&self) {
+        let Some(runtime) = self.runtime.lock().take() else { return };
+        self.shared.set_closed();
+        self.shared.on_workers(Local::uninstall);
+        runtime.shutdown();
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 impl Client {
@@ -36,27 +69,61 @@ impl Client {
     /// # Errors
     /// [`ClientError::Config`], [`ClientError::Connect`], [`ClientError::Refused`].
     pub fn connect(config: ClientConfig) -> Result<Client, ClientError> {
-        Ok(Client { config: Arc::new(config.checked()?) })
+        let config = config.checked()?;
+        let addr = monitor::resolve(&config.monitor)?;
+        let runtime = Runtime::start(RuntimeConfig::new("client", config.workers))
+            .map_err(|error| ClientError::Local(error.to_string()))?;
+        let shared = Shared::new(config, runtime.handle());
+        let owner = Arc::new(Owner { shared: Arc::clone(&shared), runtime: Mutex::new(Some(runtime)) });
+        let opening = Arc::clone(&shared);
+        let opened = shared.handle.block_on_worker(0, move |_| async move { monitor::open(&opening, addr).await });
+        opened.unwrap_or(Err(ClientError::Closed))?;
+        let (map, session) = (shared.map()?, shared.standing().session);
+        for worker in 0..shared.handle.workers() {
+            let (shared, map) = (Arc::clone(&shared), Arc::clone(&map));
+            let handle = shared.handle.clone();
+            let install = move |worker: messenger::Worker| async move { Local::install(worker, shared, session, map) };
+            handle.block_on_worker(worker, install).map_err(|_| ClientError::Closed)?;
+        }
+        // A map that came meanwhile found no worker to learn it.
+        let newest = shared.map()?;
+        shared.on_workers(move || local::with(|local| local.on_map(Arc::clone(&newest))));
+        Ok(Client { shared, owner })
     }
 
     /// The settings.
     pub fn config(&self) -> &ClientConfig {
-        &self.config
+        &self.shared.config
+    }
+
+    /// The client's workers, for tasks that use [`Client::local`].
+    pub fn handle(&self) -> &Handle {
+        &self.shared.handle
     }
 
     /// The session's id; another one after [`Client::reopen`].
     pub fn session_id(&self) -> SessionId {
-        SessionId::default()
+        self.shared.standing().session
     }
 
     /// The newest map.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`].
     pub fn map(&self) -> Result<Arc<ClusterMap>, ClientError> {
-        Err(ClientError::Closed)
+        self.shared.map()
     }
 
     /// The worker whose [`LocalIo`] reaches this place of the file without a hop to another worker.
-    pub fn worker_of(&self, _file: FileRef, _offset: u64) -> usize {
-        0
+    pub fn worker_of(&self, file: FileRef, offset: u64) -> usize {
+        let workers = self.shared.config.workers;
+        if workers == 1 {
+            return 0;
+        }
+        let Ok(map) = self.shared.map() else { return 0 };
+        let Some(pool) = map.pools.get(&file.pool) else { return 0 };
+        let index = (offset / pool.profile.object_bytes()) as u32;
+        ObjectId { gfid: file.gfid, index }.pg(pool.pg_num) as usize % workers
     }
 
     /// This worker's data I/O. Call it on a worker (inside a task started with `handle().spawn_on`).
@@ -64,18 +131,51 @@ impl Client {
     /// # Errors
     /// [`ClientError::Closed`] after [`Client::close`], and on any other thread.
     pub fn local(&self) -> Result<LocalIo, ClientError> {
-        Err(ClientError::Closed)
+        let local = local::current().filter(|local| Arc::ptr_eq(&local.shared, &self.shared));
+        local.map(LocalIo::new).ok_or(ClientError::Closed)
+    }
+
+    /// Runs an operation on a worker's [`LocalIo`]; the future may be awaited on any thread, or with
+    /// [`Client::block_on`].
+    ///
+    /// # Errors
+    /// Those of the operation, and [`ClientError::Closed`].
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn run_on<T, F, Fut>(
+        &self,
+        worker: usize,
+        operation: F,
+    ) -> impl Future<Output = Result<T, ClientError>> + Send + use<T, F, Fut>
+    where
+        T: Send + 'static,
+        F: FnOnce(LocalIo) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, ClientError>> + 'static,
+    {
+        let run = self.shared.handle.run_on(worker, move |_| async move {
+            let local = local::current().ok_or(ClientError::Closed)?;
+            operation(LocalIo::new(local)).await
+        });
+        async move { run.await.unwrap_or(Err(ClientError::Closed)) }
+    }
+
+    /// Waits for a future on an ordinary thread; never on a worker.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        messenger::sync::block_on(future)
     }
 
     /// Says what to do on events; the last handler set counts. Events before the first handler are kept for it.
-    pub fn on_event(&self, _handler: impl Fn(ClientEvent) + Send + Sync + 'static) {}
+    pub fn on_event(&self, handler: impl Fn(ClientEvent) + Send + Sync + 'static) {
+        self.shared.set_handler(Arc::new(handler));
+    }
 
     /// A call to the monitor.
     ///
     /// # Errors
-    /// [`ClientError::TimedOut`] and others; `Refused` and `Fenced` answers are errors.
-    pub async fn call_monitor(&self, _request: MonitorRequest) -> Result<MonitorReply, ClientError> {
-        Err(ClientError::Closed)
+    /// [`ClientError::TimedOut`] and others; a `Refused` answer is an error.
+    pub async fn call_monitor(&self, request: MonitorRequest) -> Result<MonitorReply, ClientError> {
+        self.shared.call_monitor(&request, self.shared.deadline()).await
     }
 
     /// A call to the metadata service, carried out exactly once: it is sent again under the same number after a lost
@@ -83,16 +183,29 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Posix`] for the service's errnos, [`ClientError::Fenced`], [`ClientError::TimedOut`].
-    pub async fn namespace(&self, _op: NamespaceOp, _caller: Caller) -> Result<Reply, ClientError> {
-        Err(ClientError::Closed)
+    pub async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply, ClientError> {
+        self.shared.namespace(op, caller).await
     }
 
-    /// Opens a new session after [`ClientEvent::Fenced`]. The caller has dropped all leases and caches.
+    /// Opens a new session after [`ClientEvent::Fenced`]. The caller has dropped all leases and caches. Without that it
+    /// returns the session there is.
     ///
     /// # Errors
     /// As [`Client::connect`].
     pub async fn reopen(&self) -> Result<SessionId, ClientError> {
-        Err(ClientError::Closed)
+        match self.shared.check() {
+            Err(ClientError::Fenced(_)) => {}
+            other => return other,
+        }
+        self.shared.mds.restart();
+        monitor::open_session(&self.shared, self.shared.deadline()).await?;
+        let (session, map) = (self.shared.standing().session, self.shared.map()?);
+        for worker in 0..self.shared.handle.workers() {
+            let map = Arc::clone(&map);
+            let revive = move |_| async move { local::with(|local| local.revive(session, map)) };
+            self.shared.handle.run_on(worker, revive).await.map_err(|_| ClientError::Closed)?;
+        }
+        Ok(session)
     }
 
     /// Makes everything written stable, closes the session and stops the workers. Blocks; not on a worker.
@@ -100,6 +213,27 @@ impl Client {
     /// # Errors
     /// What could not be made stable in `config.timeout`; the client is closed all the same.
     pub fn close(&self) -> Result<(), ClientError> {
-        Err(ClientError::Closed)
+        let session = match self.shared.check() {
+            Ok(session) => session,
+            Err(ClientError::Closed) => return Ok(()),
+            Err(error) => {
+                self.owner.stop();
+                return Err(error);
+            }
+        };
+        let synced = self.block_on(self.run_on(0, |io| async move { io.sync_all().await }));
+        if synced.is_ok() {
+            for worker in 0..self.shared.handle.workers() {
+                let close = |_| async { local::with(|local| local.pgs().iter().for_each(|pg| pg.close(local))) };
+                // A worker that has ended has nothing to close.
+                let _ = self.shared.handle.block_on_worker(worker, close);
+            }
+            let gone = self.block_on(self.call_monitor(MonitorRequest::CloseSession { session }));
+            if let Err(error) = gone {
+                tracing::warn!(%error, "session not closed at the monitor; it ends by itself");
+            }
+        }
+        self.owner.stop();
+        synced
     }
 }

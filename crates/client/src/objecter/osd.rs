@@ -1,0 +1,141 @@
+//! A worker's connection to one core of one OSD, shared by all PGs of the worker that live there.
+//!
+//! Contract: messages of one PG leave in the order of the calls. What comes back is handed to the worker's [`Local`].
+
+use super::local;
+use bytes::Bytes;
+use messenger::{Call, CloseReason, Connection, Message, Service, StateEvent, TrafficClass, Worker};
+use protocol::shard::AckMessage;
+use protocol::{CoreId, Kind, OsdId};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Which connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct OsdKey {
+    /// The daemon.
+    pub osd: OsdId,
+    /// Its core: the connection's lane.
+    pub core: CoreId,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct OsdLink {
+    pub key: OsdKey,
+    pub addr: SocketAddr,
+    connection: Connection,
+    up: Cell<bool>,
+    /// Expected time to an answer, in microseconds: a moving average.
+    latency: Cell<u32>,
+    /// Fragment bytes sent and not reported yet.
+    in_flight: Cell<u64>,
+}
+
+/// Smoothing of the expected latency: an eighth of each new measurement, as TCP does.
+const LATENCY_SHIFT: u32 = 3;
+
+impl OsdLink {
+    /// Takes over a connection just begun.
+    pub fn new(key: OsdKey, addr: SocketAddr, connection: Connection) -> Self {
+        Self { key, addr, connection, up: Cell::new(false), latency: Cell::new(0), in_flight: Cell::new(0) }
+    }
+
+    /// Do frames flow?
+    pub fn is_up(&self) -> bool {
+        self.up.get()
+    }
+
+    /// The connection came up or went down.
+    pub fn set_up(&self, up: bool) {
+        self.up.set(up);
+    }
+
+    /// Sends a one-way message.
+    pub fn send<T: IntoBytes + Immutable>(&self, kind: Kind, front: &T, data: Bytes) {
+        self.connection.send(message(kind, front, data));
+    }
+
+    /// Sends a request.
+    pub fn call<T: IntoBytes + Immutable>(&self, kind: Kind, front: &T, deadline: Duration) -> Call {
+        self.connection.call(message(kind, front, Bytes::new()), deadline)
+    }
+
+    /// Expected microseconds to an answer; 0: not known.
+    pub fn latency(&self) -> u32 {
+        self.latency.get()
+    }
+
+    /// An answer took so long.
+    pub fn measured(&self, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
+        let old = self.latency.get();
+        self.latency.set(if old == 0 { took.max(1) } else { old - (old >> LATENCY_SHIFT) + (took >> LATENCY_SHIFT) });
+    }
+
+    /// Fragment bytes on their way there.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.get()
+    }
+
+    /// Counts bytes sent.
+    pub fn add_in_flight(&self, bytes: u64) {
+        self.in_flight.set(self.in_flight.get() + bytes);
+    }
+
+    /// Counts bytes reported, or given up.
+    pub fn sub_in_flight(&self, bytes: u64) {
+        self.in_flight.set(self.in_flight.get().saturating_sub(bytes));
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.connection.close();
+    }
+}
+
+fn message<T: IntoBytes + Immutable>(kind: Kind, front: &T, data: Bytes) -> Message {
+    Message::new(TrafficClass::Client, kind.to_u16(), Bytes::copy_from_slice(front.as_bytes()), data)
+}
+
+/// Hands what an OSD sends to the worker's state.
+pub(crate) struct OsdService {
+    key: OsdKey,
+}
+
+impl OsdService {
+    pub fn new(key: OsdKey) -> Self {
+        Self { key }
+    }
+}
+
+impl Service for OsdService {
+    fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
+        if message.kind != Kind::Ack.to_u16() {
+            tracing::debug!(osd = %self.key.osd, kind = message.kind, "message dropped: not for a client");
+            return;
+        }
+        let Ok((ack, _)) = AckMessage::read_from_prefix(&message.front) else {
+            tracing::warn!(osd = %self.key.osd, "acknowledgement too short");
+            return;
+        };
+        local::with(|local| local.on_ack(self.key, connection.id(), &ack));
+    }
+
+    fn on_state(&self, _worker: &Worker, connection: &Connection, event: &StateEvent) {
+        local::with(|local| local.on_osd_state(self.key, connection.id(), event));
+    }
+
+    fn on_close(&self, _worker: &Worker, connection: &Connection, reason: &CloseReason) {
+        local::with(|local| local.on_osd_close(self.key, connection.id(), reason));
+    }
+}
+
+impl OsdLink {
+    /// Is it this connection?
+    pub fn is_connection(&self, id: u64) -> bool {
+        self.connection.id() == id
+    }
+}

@@ -1,0 +1,326 @@
+//! A PG as its worker drives it: the protocol's writer-side machine, the connections to its shards, who waits for what.
+//!
+//! Contract: one per worker and PG it owns. After every call of the machine its actions are carried out, in order.
+
+use super::local::Local;
+use super::osd::{OsdKey, OsdLink};
+use super::wait::{Mark, Notify};
+use crate::error::ClientError;
+use bytes::Bytes;
+use ec_store::codec::Codec;
+use ec_store::layout::Layout;
+use ec_store::pg::{Action, NewWrite, PgSession, PgView, ReadToken, Refusal, Request};
+use protocol::shard::AckMessage;
+use protocol::{Gfid, Kind, PgId, Seq, ShardIndex, ShardSet};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+/// Files remembered as having unstable writes before those that are stable by now are forgotten.
+const FILE_MARKS_PRUNE: usize = 256;
+
+/// See the module.
+pub(crate) struct PgIo {
+    pub pg: PgId,
+    pub layout: Layout,
+    pub codec: Arc<dyn Codec>,
+    machine: RefCell<PgSession>,
+    links: RefCell<SmallVec<[Option<Rc<OsdLink>>; 4]>>,
+    reported: Mark,
+    stable: Mark,
+    /// Attaches, connections or the view changed.
+    changed: Notify,
+    /// The last write to each file that may not be stable.
+    file_marks: RefCell<HashMap<Gfid, Seq>>,
+    /// Bytes kept by the machine as last counted.
+    kept: Cell<usize>,
+    /// Attaching has begun.
+    used: Cell<bool>,
+    /// The session is dead or the client closed: nothing will come any more.
+    dead: Cell<bool>,
+    /// When an empty record was last sent to learn how much room there is.
+    pub probed: Cell<Option<Instant>>,
+}
+
+impl PgIo {
+    pub fn new(machine: PgSession, codec: Arc<dyn Codec>) -> Self {
+        let profile = machine.view().profile;
+        Self {
+            pg: machine.pg(),
+            layout: Layout::new(profile),
+            codec,
+            machine: RefCell::new(machine),
+            links: RefCell::new(SmallVec::from_elem(None, usize::from(profile.shards()))),
+            reported: Mark::default(),
+            stable: Mark::default(),
+            changed: Notify::default(),
+            file_marks: RefCell::default(),
+            kept: Cell::new(0),
+            used: Cell::new(false),
+            dead: Cell::new(false),
+            probed: Cell::new(None),
+        }
+    }
+
+    /// Every shard of the PG.
+    pub fn all_shards(&self) -> ShardSet {
+        ShardSet::first(self.layout.profile().shards())
+    }
+
+    /// The PG as the machine knows it.
+    pub fn view(&self) -> PgView {
+        *self.machine.borrow().view()
+    }
+
+    /// What changes when attaches, connections or the view do.
+    pub fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// The connection to a shard's OSD.
+    pub fn link(&self, shard: ShardIndex) -> Option<Rc<OsdLink>> {
+        self.links.borrow().get(usize::from(shard.get())).cloned().flatten()
+    }
+
+    /// Puts the connections in place; those that changed end their attach.
+    pub fn set_links(&self, local: &Local, now: Instant, links: SmallVec<[Option<Rc<OsdLink>>; 4]>) {
+        let old = std::mem::replace(&mut *self.links.borrow_mut(), links.clone());
+        for ((shard, new), old) in (0u8..).zip(&links).zip(old) {
+            let same = match (new, &old) {
+                (Some(new), Some(old)) => Rc::ptr_eq(new, old),
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                let up = new.as_ref().is_some_and(|link| link.is_up());
+                self.machine.borrow_mut().connection(now, ShardIndex::new(shard), up);
+            }
+        }
+        self.drive(local, now);
+        self.changed.notify();
+    }
+
+    /// A newer view.
+    pub fn learn(&self, local: &Local, now: Instant, view: PgView) {
+        self.machine.borrow_mut().learn(now, view);
+        self.drive(local, now);
+        self.changed.notify();
+    }
+
+    /// A connection came up or went down.
+    pub fn connection(&self, local: &Local, now: Instant, key: OsdKey, up: bool) {
+        if let Some(shard) = self.shard_at(key) {
+            self.machine.borrow_mut().connection(now, shard, up);
+            self.drive(local, now);
+            self.changed.notify();
+        }
+    }
+
+    fn shard_at(&self, key: OsdKey) -> Option<ShardIndex> {
+        let links = self.links.borrow();
+        let at = links.iter().position(|link| link.as_ref().is_some_and(|link| link.key == key))?;
+        u8::try_from(at).ok().map(ShardIndex::new)
+    }
+
+    /// An acknowledgement.
+    pub fn ack(&self, local: &Local, now: Instant, key: OsdKey, ack: &AckMessage) {
+        let Some(shard) = self.shard_at(key) else { return };
+        let mut machine = self.machine.borrow_mut();
+        let was = machine.readable();
+        machine.ack(now, shard, ack);
+        let changed = machine.readable() != was;
+        drop(machine);
+        self.drive(local, now);
+        if changed {
+            self.changed.notify();
+        }
+    }
+
+    /// Time passed.
+    pub fn tick(&self, local: &Local, now: Instant) {
+        let mut machine = self.machine.borrow_mut();
+        let was = machine.readable();
+        machine.tick(now);
+        let changed = machine.readable() != was;
+        drop(machine);
+        self.drive(local, now);
+        if changed {
+            self.changed.notify();
+        }
+    }
+
+    /// When [`PgIo::tick`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.machine.borrow().next_deadline()
+    }
+
+    /// Carries out what the machine wants, and counts what it keeps.
+    fn drive(&self, local: &Local, now: Instant) {
+        loop {
+            let action = self.machine.borrow_mut().next_action();
+            match action {
+                None => break,
+                Some(Action::Send { shard, request }) => self.send(shard, request),
+                Some(Action::Reported(seq)) => self.reported.reach(seq.get()),
+                Some(Action::Stable(seq)) => self.stable.reach(seq.get()),
+                Some(Action::NeedMap(epoch)) => local.need_map(Some(epoch)),
+                Some(Action::ShardFailed(shard)) => tracing::warn!(pg = %self.pg, %shard, "disk of the shard failed"),
+                Some(Action::ShardLost(shard)) => {
+                    tracing::error!(pg = %self.pg, %shard, "the shard lost data that it had on disk");
+                }
+                Some(Action::Fenced) => local.fenced(),
+            }
+        }
+        let machine = self.machine.borrow();
+        let kept = machine.kept_bytes();
+        let due = machine.next_deadline();
+        drop(machine);
+        local.kept_changed(self.kept.replace(kept), kept);
+        if let Some(due) = due {
+            local.tick_at(now, due);
+        }
+    }
+
+    fn send(&self, shard: ShardIndex, request: Request) {
+        let Some(link) = self.link(shard) else { return };
+        match request {
+            Request::Attach(front) => link.send(Kind::Attach, &front, Bytes::new()),
+            Request::Write(front, data) => link.send(Kind::Write, &front, data),
+            Request::Mark(front) => link.send(Kind::Mark, &front, Bytes::new()),
+        }
+    }
+
+    /// Numbers a write and sends it.
+    pub fn write(&self, local: &Local, now: Instant, write: NewWrite) -> Result<Seq, ClientError> {
+        if self.dead.get() {
+            return Err(local.death());
+        }
+        let gfid = write.object.gfid;
+        let taken = self.machine.borrow_mut().write(now, write);
+        self.drive(local, now);
+        let seq = taken.map_err(|refusal| match refusal {
+            Refusal::NoSpace => self.no_space(),
+            Refusal::Fenced => local.death(),
+            Refusal::Invalid => ClientError::Invalid(self.pg),
+        })?;
+        let mut marks = self.file_marks.borrow_mut();
+        if marks.len() >= FILE_MARKS_PRUNE {
+            marks.retain(|_, seq| seq.get() > self.stable.get());
+        }
+        marks.insert(gfid, seq);
+        Ok(seq)
+    }
+
+    /// The error that names the fullest OSD, as far as known.
+    pub fn no_space(&self) -> ClientError {
+        let osd = self.links.borrow().iter().flatten().map(|link| link.key.osd).min();
+        ClientError::NoSpace(osd.unwrap_or_default())
+    }
+
+    /// Waits until a write is reported.
+    pub async fn reported(&self, local: &Local, seq: Seq) -> Result<(), ClientError> {
+        self.reach(local, &self.reported, seq).await
+    }
+
+    async fn reach(&self, local: &Local, mark: &Mark, seq: Seq) -> Result<(), ClientError> {
+        poll_fn(|cx| match mark.poll_reached(cx, seq.get()) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending if self.dead.get() => Poll::Ready(Err(local.death())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Makes a file's writes up to now stable, or all with `None`.
+    pub async fn sync(&self, local: &Local, file: Option<Gfid>) -> Result<(), ClientError> {
+        let upto = match file {
+            Some(gfid) => self.file_marks.borrow().get(&gfid).copied().unwrap_or_default(),
+            None => self.machine.borrow().marks().0,
+        };
+        if upto.get() <= self.stable.get() {
+            return Ok(());
+        }
+        self.want_stable(local, Instant::now(), Some(upto));
+        self.reach(local, &self.stable, upto).await
+    }
+
+    /// Asks for stability of everything written so far, or up to a number, without waiting.
+    pub fn want_stable(&self, local: &Local, now: Instant, upto: Option<Seq>) {
+        let last = self.machine.borrow().marks().0;
+        self.machine.borrow_mut().want_stable(now, upto.unwrap_or(last));
+        self.drive(local, now);
+    }
+
+    /// Bytes kept until stable.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.get()
+    }
+
+    /// Bytes that the fullest shard will still take beside what is on its way, as far as known.
+    pub fn room(&self) -> Option<u64> {
+        let free = self.machine.borrow().free_min()?;
+        let in_flight = self.links.borrow().iter().flatten().map(|link| link.in_flight()).max().unwrap_or(0);
+        Some(free.saturating_sub(in_flight))
+    }
+
+    /// Shards that may be read over a connection that is up. Attaches if that has not happened.
+    pub fn usable(&self, local: &Local) -> ShardSet {
+        if !self.used.replace(true) {
+            let now = Instant::now();
+            self.machine.borrow_mut().want_attached(now);
+            self.drive(local, now);
+        }
+        let readable = self.machine.borrow().readable();
+        let links = self.links.borrow();
+        let up = |shard: &ShardIndex| links[usize::from(shard.get())].as_ref().is_some_and(|link| link.is_up());
+        readable.iter().filter(up).fold(ShardSet::EMPTY, ShardSet::with)
+    }
+
+    /// What a read of the shard must carry.
+    pub fn read_token(&self, shard: ShardIndex) -> Option<ReadToken> {
+        self.machine.borrow().read_token(shard)
+    }
+
+    /// Rule ReadAttempt: is the shard still in the attach that the read was sent in?
+    pub fn is_current(&self, shard: ShardIndex, token: &ReadToken) -> bool {
+        !self.dead.get() && self.machine.borrow().is_current(shard, token.attach)
+    }
+
+    /// A read was told that its attach is not the shard's last, or that the shard lacks a write: attach anew.
+    pub fn attach_anew(&self, local: &Local, shard: ShardIndex, token: &ReadToken) {
+        if self.is_current(shard, token) {
+            let now = Instant::now();
+            let up = self.link(shard).is_some_and(|link| link.is_up());
+            self.machine.borrow_mut().connection(now, shard, up);
+            self.drive(local, now);
+            self.changed.notify();
+        }
+    }
+
+    /// Is nothing to be expected any more?
+    pub fn is_dead(&self) -> bool {
+        self.dead.get()
+    }
+
+    /// Ends it: whoever waits gets an error. Returns the files whose writes may be lost.
+    pub fn kill(&self, local: &Local) -> Vec<Gfid> {
+        self.dead.set(true);
+        local.kept_changed(self.kept.replace(0), 0);
+        self.reported.wake_all();
+        self.stable.wake_all();
+        self.changed.notify();
+        let marks = self.file_marks.borrow();
+        marks.iter().filter(|(_, seq)| seq.get() > self.stable.get()).map(|(gfid, _)| *gfid).collect()
+    }
+
+    /// Tells the shards that the session writes no more here; everything is stable.
+    pub fn close(&self, local: &Local) {
+        self.machine.borrow_mut().close();
+        self.drive(local, Instant::now());
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls to the metadata service, each carried out exactly once.
+//!
+//! Contract: a call keeps its number until it is answered, however often it is sent; `answered` never passes a call that
+//! is under way. A call given up counts as answered: the service takes no number at or below that mark.
+
+use super::ClientEvent;
+use super::shared::{RETRY_PAUSE, Shared};
+use crate::error::ClientError;
+use bytes::Bytes;
+use messenger::{
+    CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
+};
+use parking_lot::Mutex;
+use protocol::Kind;
+use protocol::namespace::{Caller, NamespaceOp, Recall, Reply, Request};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// First pause after `TryAgain`; doubles up to [`AGAIN_PAUSE_MAX`].
+const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(5);
+/// Longest pause after `TryAgain`: the service is in its grace period, or waits for another client.
+const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for one answer before the call is sent again under its number.
+const ATTEMPT_MAX: Duration = Duration::from_secs(60);
+
+/// Numbers of calls.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u64,
+    under_way: BTreeSet<u64>,
+}
+
+impl Numbers {
+    fn begin(&mut self) -> u64 {
+        self.last += 1;
+        self.under_way.insert(self.last);
+        self.last
+    }
+
+    /// All calls up to here are answered or given up.
+    fn answered(&self) -> u64 {
+        self.under_way.first().map_or(self.last, |first| first - 1)
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    addr: SocketAddr,
+    connection: Connection,
+}
+
+/// The connection to the metadata service and the numbers of its calls.
+#[derive(Debug, Default)]
+pub(crate) struct Mds {
+    numbers: Mutex<Numbers>,
+    link: Mutex<Option<Link>>,
+    /// A connection was up before: the next new one means that the service, or its memory of us, is new.
+    known: Mutex<bool>,
+}
+
+/// A call under way; its number is free when dropped.
+struct Number<'a> {
+    mds: &'a Mds,
+    number: u64,
+}
+
+impl Drop for Number<'_> {
+    fn drop(&mut self) {
+        self.mds.numbers.lock().under_way.remove(&self.number);
+    }
+}
+
+impl Mds {
+    /// A new session begins its numbers anew, over a new connection.
+    pub fn restart(&self) {
+        *self.numbers.lock() = Numbers::default();
+        *self.known.lock() = false;
+        if let Some(link) = self.link.lock().take() {
+            link.connection.close();
+        }
+    }
+}
+
+impl Shared {
+    /// See [`super::Client::namespace`].
+    pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Reply, ClientError> {
+        let session = self.check()?;
+        let number = Number { number: self.mds.numbers.lock().begin(), mds: &self.mds };
+        let give_up = (!self.config.timeout.is_zero()).then(|| Instant::now() + self.config.timeout);
+        let mut request = Request { session, number: number.number, answered: 0, caller, op };
+        let mut pause = AGAIN_PAUSE_MIN;
+        loop {
+            if self.check()? != session {
+                return Err(ClientError::Fenced(session));
+            }
+            let remaining = match give_up {
+                Some(at) => at.saturating_duration_since(Instant::now()).min(ATTEMPT_MAX),
+                None => ATTEMPT_MAX,
+            };
+            if remaining.is_zero() {
+                return Err(ClientError::TimedOut("the metadata service"));
+            }
+            request.answered = self.mds.numbers.lock().answered();
+            match self.ask_mds(&request, remaining).await? {
+                Some(Reply::Errno(errno)) => return Err(ClientError::Posix(errno)),
+                Some(Reply::Fenced) => {
+                    self.fenced(session);
+                    return Err(ClientError::Fenced(session));
+                }
+                Some(Reply::TryAgain) => {
+                    self.pause(pause.min(remaining)).await;
+                    pause = (pause * 2).min(AGAIN_PAUSE_MAX);
+                }
+                Some(reply) => return Ok(reply),
+                None => self.pause(RETRY_PAUSE.min(remaining)).await,
+            }
+        }
+    }
+
+    /// One attempt; `None` if it must be made again.
+    async fn ask_mds(self: &Arc<Self>, request: &Request, remaining: Duration) -> Result<Option<Reply>, ClientError> {
+        let Some(connection) = self.mds_connection()? else { return Ok(None) };
+        let front = protocol::encode(request);
+        let message = Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
+        let reply = match connection.call(message, remaining).await {
+            Ok(reply) => reply,
+            Err(CallError::TooLong(error)) => return Err(ClientError::Protocol(error.to_string())),
+            Err(CallError::Deadline | CallError::Reset | CallError::Closed) => return Ok(None),
+        };
+        if reply.kind != Kind::NamespaceReply.to_u16() {
+            return Err(ClientError::Protocol(format!("kind {:#06x} from the metadata service", reply.kind)));
+        }
+        let reply = protocol::decode("namespace reply", &reply.front);
+        reply.map(Some).map_err(|error| ClientError::Protocol(error.to_string()))
+    }
+
+    /// The connection to where the map says that the service is; `None` if it says nothing.
+    fn mds_connection(self: &Arc<Self>) -> Result<Option<Connection>, ClientError> {
+        let map = self.map()?;
+        let Some(addr) = map.mds else { return Ok(None) };
+        let mut link = self.mds.link.lock();
+        if let Some(link) = link.as_ref().filter(|l| l.addr == addr && l.connection.state() != ConnState::Closed) {
+            return Ok(Some(link.connection.clone()));
+        }
+        if let Some(old) = link.take() {
+            old.connection.close();
+        }
+        let config = ConnectConfig::new(addr, map.cluster, self.config.name.clone());
+        let shared = Arc::downgrade(self);
+        let connection = self.handle.connect(0, config, move |_| Rc::new(MdsService { shared }) as Rc<dyn Service>);
+        *link = Some(Link { addr, connection: connection.clone() });
+        Ok(Some(connection))
+    }
+}
+
+/// What the metadata service sends of its own.
+struct MdsService {
+    shared: Weak<Shared>,
+}
+
+impl Service for MdsService {
+    fn on_message(&self, _worker: &Worker, _connection: &Connection, message: Message) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        if message.kind != Kind::Recall.to_u16() {
+            tracing::debug!(kind = message.kind, "message of the metadata service dropped");
+            return;
+        }
+        match protocol::decode::<Recall>("recall", &message.front) {
+            Ok(recall) => shared.emit(ClientEvent::Recall(recall)),
+            Err(error) => tracing::warn!(%error, "recall dropped"),
+        }
+    }
+
+    fn on_state(&self, _worker: &Worker, _connection: &Connection, event: &StateEvent) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        match event {
+            StateEvent::Up { resumed: false, .. } => {
+                let again = std::mem::replace(&mut *shared.mds.known.lock(), true);
+                if again {
+                    shared.emit(ClientEvent::MdsRestarted);
+                }
+            }
+            StateEvent::Down { reason } => tracing::info!(reason, "connection to the metadata service lost"),
+            _ => {}
+        }
+    }
+
+    fn on_close(&self, _worker: &Worker, _connection: &Connection, reason: &CloseReason) {
+        tracing::info!(%reason, "connection to the metadata service ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answered_never_passes_a_call_under_way() {
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.answered(), 0);
+        let (first, second) = (numbers.begin(), numbers.begin());
+        assert_eq!((first, second, numbers.answered()), (1, 2, 0));
+        numbers.under_way.remove(&second);
+        assert_eq!(numbers.answered(), 0);
+        numbers.under_way.remove(&first);
+        assert_eq!(numbers.answered(), 2);
+    }
+}

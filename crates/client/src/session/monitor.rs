@@ -1,0 +1,138 @@
+//! The connection to the monitor: the map as it changes, and the session's life.
+
+use super::shared::{RETRY_PAUSE, Shared};
+use crate::error::ClientError;
+use messenger::{CloseReason, ConnectConfig, Connection, Message, Service, StateEvent, Worker};
+use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
+use protocol::{ClusterId, Epoch, Kind, SessionId};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Least pause between renewals of the session.
+const RENEW_MIN: Duration = Duration::from_millis(100);
+
+/// Finds the monitor's address.
+pub(super) fn resolve(monitor: &str) -> Result<SocketAddr, ClientError> {
+    let connect = |reason: String| ClientError::Connect { monitor: monitor.to_owned(), reason };
+    let mut found = monitor.to_socket_addrs().map_err(|error| connect(format!("{error}: give it as host:port")))?;
+    found.next().ok_or_else(|| connect("the name has no address".to_owned()))
+}
+
+/// Connects to the monitor, gets the map and opens a session.
+pub(super) async fn open(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
+    let deadline = shared.deadline();
+    let service = MonitorService { shared: Arc::downgrade(shared) };
+    let config = ConnectConfig::new(addr, ClusterId::default(), shared.config.name.clone());
+    let connection = shared.handle.connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
+    shared.monitor.set(connection).map_err(|_| ClientError::Closed)?;
+    let subscribed = shared.subscribe().await;
+    if let Err(ClientError::TimedOut(_)) = subscribed {
+        let problem = shared.problem.lock().clone();
+        let reason = if problem.is_empty() { "no answer".to_owned() } else { problem };
+        return Err(ClientError::Connect { monitor: shared.config.monitor.clone(), reason });
+    }
+    subscribed?;
+    open_session(shared, deadline).await
+}
+
+/// Opens a session and waits for a map that knows it.
+pub(super) async fn open_session(shared: &Arc<Shared>, deadline: Instant) -> Result<(), ClientError> {
+    let asked = Instant::now();
+    let request = MonitorRequest::OpenSession { name: shared.config.name.clone() };
+    let (session, ttl, epoch) = match shared.call_monitor(&request, deadline).await? {
+        MonitorReply::Session { session, ttl_ms, epoch } => (session, Duration::from_millis(ttl_ms), epoch),
+        other => return Err(ClientError::Protocol(format!("the monitor answered {other:?} to a new session"))),
+    };
+    wait_for_map(shared, epoch, deadline).await?;
+    shared.opened(session, ttl, asked);
+    let renewing = Arc::downgrade(shared);
+    shared.handle.spawn_on(0, move |worker| renew(worker, renewing, session, ttl));
+    Ok(())
+}
+
+async fn wait_for_map(shared: &Arc<Shared>, epoch: Epoch, deadline: Instant) -> Result<(), ClientError> {
+    while shared.map()?.epoch < epoch {
+        if Instant::now() >= deadline {
+            return Err(ClientError::TimedOut("the cluster map"));
+        }
+        shared.need_map(Some(epoch));
+        shared.pause(RETRY_PAUSE / 10).await;
+    }
+    Ok(())
+}
+
+/// Keeps a session alive, three times in its time to live, until it ends.
+async fn renew(worker: Worker, shared: Weak<Shared>, session: SessionId, ttl: Duration) {
+    let third = (ttl / 3).max(RENEW_MIN);
+    let mut pause = third;
+    loop {
+        worker.sleep(pause).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.check().is_err() || shared.standing().session != session {
+            return;
+        }
+        let asked = Instant::now();
+        match shared.call_monitor(&MonitorRequest::RenewSession { session }, asked + third).await {
+            Ok(MonitorReply::Fenced) => {
+                shared.fenced(session);
+                return;
+            }
+            Ok(_) => {
+                shared.renewed(asked + ttl);
+                pause = third;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "session not renewed; trying again");
+                pause = RENEW_MIN;
+            }
+        }
+    }
+}
+
+/// What the monitor sends of its own.
+struct MonitorService {
+    shared: Weak<Shared>,
+}
+
+impl Service for MonitorService {
+    fn on_message(&self, _worker: &Worker, _connection: &Connection, message: Message) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        if message.kind != Kind::MapUpdate.to_u16() {
+            tracing::debug!(kind = message.kind, "message of the monitor dropped");
+            return;
+        }
+        match protocol::decode::<MapUpdate>("map update", &message.front) {
+            Ok(update) => shared.learn(&update),
+            Err(error) => tracing::warn!(%error, "map update dropped"),
+        }
+    }
+
+    fn on_state(&self, worker: &Worker, _connection: &Connection, event: &StateEvent) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        match event {
+            StateEvent::Up { resumed, .. } => {
+                shared.problem.lock().clear();
+                // A monitor that was restarted does not know that we want maps.
+                if !resumed && shared.map().is_ok() {
+                    worker.spawn(async move {
+                        if let Err(error) = shared.subscribe().await {
+                            tracing::warn!(%error, "no map after the monitor's restart");
+                        }
+                    });
+                }
+            }
+            StateEvent::Down { reason } => {
+                tracing::info!(reason, "connection to the monitor lost");
+                shared.problem.lock().clone_from(reason);
+            }
+            StateEvent::Refused(refusal) => *shared.problem.lock() = refusal.to_string(),
+            StateEvent::Reset => {}
+        }
+    }
+
+    fn on_close(&self, _worker: &Worker, _connection: &Connection, reason: &CloseReason) {
+        tracing::info!(%reason, "connection to the monitor ended");
+    }
+}
