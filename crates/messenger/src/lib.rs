@@ -47,6 +47,7 @@ mod driver;
 pub mod frame;
 pub mod handshake;
 mod listener;
+mod locals;
 mod reactor;
 mod runtime;
 mod service;

@@ -21,6 +21,7 @@ use mio::{Events, Poll as Reactor, Registry, Token};
 use crate::blocking::JobFailed;
 use crate::buffer::Pool;
 use crate::counters::WorkerCounters;
+use crate::locals::Locals;
 use crate::reactor::Sources;
 use crate::runtime::Handle;
 use crate::task::{TaskHandle, Tasks};
@@ -157,6 +158,7 @@ struct Inner {
     tasks: RefCell<Tasks>,
     timers: RefCell<Timers>,
     sources: Sources,
+    locals: Locals,
     shutdown_at: Cell<Option<Instant>>,
 }
 
@@ -241,6 +243,22 @@ impl Worker {
     {
         let receiver = self.inner.handle.blocking_pool().run(job);
         async move { receiver.await.map_err(|_| JobFailed) }
+    }
+
+    /// Keeps a value on this worker, instead of an earlier one of the same type: for what services here share without
+    /// locks, and what functions sent here must find.
+    pub fn set_local<T: 'static>(&self, value: Rc<T>) {
+        self.inner.locals.set(value);
+    }
+
+    /// The worker's value of this type, if there is one.
+    pub fn local<T: 'static>(&self) -> Option<Rc<T>> {
+        self.inner.locals.get()
+    }
+
+    /// Takes the worker's value of this type away.
+    pub fn take_local<T: 'static>(&self) -> Option<Rc<T>> {
+        self.inner.locals.take()
     }
 
     pub(crate) fn shared(&self) -> &Arc<WorkerShared> {
@@ -437,6 +455,9 @@ impl Worker {
             self.guard("dropping a command", || drop(command));
         }
         self.inner.sources.clear();
+        for value in self.inner.locals.drain() {
+            self.guard("dropping a worker's value", || drop(value));
+        }
         LOCAL.with(|local| {
             local.owner.set(0);
             local.ready.borrow_mut().clear();
@@ -469,6 +490,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, registry: R
         tasks: RefCell::default(),
         timers: RefCell::default(),
         sources: Sources::default(),
+        locals: Locals::default(),
         shutdown_at: Cell::new(None),
     };
     let worker = Worker { inner: Rc::new(inner) };
