@@ -17,6 +17,8 @@
 mod create;
 mod pg;
 mod resolve;
+#[cfg(test)]
+mod simulation;
 mod status;
 #[cfg(test)]
 mod tests;

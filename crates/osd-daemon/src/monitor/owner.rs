@@ -130,10 +130,10 @@ impl Owner {
         let state = self.monitor.state().clone();
         let epoch = state.map.epoch;
         let job = move || {
-            let result = control.save(&state).and_then(|()| {
-                control.publish(&state.map).unwrap_or_else(|error| tracing::warn!(%error, "cannot publish the map"));
-                Ok(())
-            });
+            let result = control.save(&state);
+            if let Err(error) = result.as_ref().map_or(Ok(()), |()| control.publish(&state.map)) {
+                tracing::warn!(%error, "cannot publish the map");
+            }
             (control, result)
         };
         let (control, result) = self.worker.blocking(job).await.map_err(|_| ControlError::Poisoned)?;
