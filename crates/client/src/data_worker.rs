@@ -20,17 +20,18 @@ impl DataWorker {
         Self { client }
     }
 
-    /// Removes all data of a file that no name, opener or lease keeps any more. May be repeated.
+    /// Removes all data of a file that no name, opener or lease keeps any more: the objects that `size` implies and,
+    /// with `probe`, also any beyond. May be repeated.
     ///
     /// # Errors
     /// When storage daemons cannot be reached within the client's time-out: try again later.
-    pub async fn delete_objects(&self, pool: PoolId, gfid: Gfid, size: u64) -> Result<(), ClientError> {
+    pub async fn delete_objects(&self, pool: PoolId, gfid: Gfid, size: u64, probe: bool) -> Result<(), ClientError> {
         let file = FileRef { gfid, pool };
         let worker = self.client.worker_of(file, 0);
-        self.client.run_on(worker, move |io| async move { io.delete(file, size).await }).await
+        self.client.run_on(worker, move |io| async move { io.delete(file, size, probe).await }).await
     }
 
-    /// Where a file's data ends, in bytes, as its fragments know it. `hint` is the size last known. Only for a file
+    /// Where a file's data ends, in bytes, as its fragments know it; at least `hint`, the size last known. Only for a file
     /// whose last writer's session is resolved: before, its last writes are undecided.
     ///
     /// # Errors
@@ -38,22 +39,7 @@ impl DataWorker {
     pub async fn probe_size(&self, pool: PoolId, gfid: Gfid, hint: u64) -> Result<u64, ClientError> {
         let file = FileRef { gfid, pool };
         let worker = self.client.worker_of(file, hint);
-        self.client.run_on(worker, move |io| async move { io.probe_size(file, hint).await }).await
-    }
-
-    /// [`DataWorker::delete_objects`] for an ordinary thread.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn delete_objects_blocking(&self, pool: PoolId, gfid: Gfid, size: u64) -> Result<(), ClientError> {
-        self.client.block_on(self.delete_objects(pool, gfid, size))
-    }
-
-    /// [`DataWorker::probe_size`] for an ordinary thread.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn probe_size_blocking(&self, pool: PoolId, gfid: Gfid, hint: u64) -> Result<u64, ClientError> {
-        self.client.block_on(self.probe_size(pool, gfid, hint))
+        let probe = self.client.run_on(worker, move |io| async move { io.probe_size(file, hint).await });
+        probe.await.map(|end| end.max(hint))
     }
 }

@@ -335,7 +335,8 @@ impl Local {
             if kept == 0 || kept + bytes <= self.kept_max || !self.alive.get() {
                 return;
             }
-            self.kept_freed.changed(seen).await;
+            // Looked at again after a while: what was written since the last time shards were asked counts too.
+            let _ = self.worker.timeout(ASK_STABLE_INTERVAL, self.kept_freed.changed(seen)).await;
         }
     }
 

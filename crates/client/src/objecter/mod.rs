@@ -202,15 +202,15 @@ impl LocalIo {
         self.delete_objects(file, last + 1..old_size.div_ceil(size)).await
     }
 
-    /// Removes all data of a file: objects up to `size_hint` and further until none is found.
+    /// Removes all data of a file: objects up to `size_hint` and, with `probe`, further until none is found.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn delete(&self, file: FileRef, size_hint: u64) -> Result<(), ClientError> {
+    pub async fn delete(&self, file: FileRef, size_hint: u64, probe: bool) -> Result<(), ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         let mut next = size_hint.div_ceil(size);
         self.delete_objects(file, 0..next).await?;
-        while next <= u64::from(u32::MAX) && self.stat(file, next as u32).await?.exists {
+        while probe && next <= u64::from(u32::MAX) && self.stat(file, next as u32).await?.exists {
             self.delete_objects(file, next..next + 1).await?;
             next += 1;
         }

@@ -1,0 +1,325 @@
+//! Object I/O against OSDs that keep fragments in memory: every byte compared with a model, healthy, with shards down,
+//! back, busy, late, corrupt, full, and with the session fenced.
+
+mod fake;
+
+use bytes::Bytes;
+use client::{Client, ClientConfig, ClientError, ClientEvent, FileRef, LocalIo, ReadPolicy, SizeHint};
+use fake::{Fake, Faults, POOL};
+use protocol::{Gfid, Profile};
+use std::future::Future;
+use std::sync::mpsc;
+use std::time::Duration;
+
+const SIZE_MAX: u64 = 40_000;
+
+fn profile(k: u8, m: u8) -> Profile {
+    Profile::new(k, m, 512, u64::from(k) * 512 * 8).expect("a profile")
+}
+
+fn file(inode: u64) -> FileRef {
+    FileRef { gfid: Gfid::of_inode(inode), pool: POOL }
+}
+
+fn connect(fake: &Fake, change: impl FnOnce(&mut ClientConfig)) -> Client {
+    let mut config = ClientConfig::new(fake.monitor(), "test");
+    config.workers = 2;
+    config.timeout = Duration::from_secs(20);
+    change(&mut config);
+    Client::connect(config).expect("the fake monitor answers")
+}
+
+fn run<T, F, Fut>(client: &Client, operation: F) -> Result<T, ClientError>
+where
+    T: Send + 'static,
+    F: FnOnce(LocalIo) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<T, ClientError>> + 'static,
+{
+    client.block_on(client.run_on(0, operation))
+}
+
+/// A file as the test knows it.
+struct Model {
+    file: FileRef,
+    bytes: Vec<u8>,
+    rng: fastrand::Rng,
+}
+
+impl Model {
+    fn new(inode: u64, seed: u64) -> Self {
+        Self { file: file(inode), bytes: Vec::new(), rng: fastrand::Rng::with_seed(seed) }
+    }
+
+    fn range(&mut self, max: u64) -> (u64, u64) {
+        let unit = [1, 512, 1024][self.rng.usize(..3)];
+        let (a, b) = (self.rng.u64(..=max / unit) * unit, self.rng.u64(..=max / unit) * unit);
+        (a.min(b), a.max(b))
+    }
+
+    /// A random operation, on the cluster and on the model.
+    fn step(&mut self, client: &Client) {
+        let (file, old) = (self.file, self.bytes.len() as u64);
+        match self.rng.u32(..10) {
+            0..=4 => {
+                let (start, end) = self.range(SIZE_MAX);
+                if start == end {
+                    return;
+                }
+                let data: Vec<u8> = (start..end).map(|_| self.rng.u8(..)).collect();
+                let zero_from = if self.rng.bool() { old } else { u64::MAX };
+                let hint = SizeHint { zero_from, size_after: old.max(end) };
+                self.bytes.resize(self.bytes.len().max(end as usize), 0);
+                self.bytes[start as usize..end as usize].copy_from_slice(&data);
+                run(client, move |io| async move { io.write(file, start, Bytes::from(data), hint).await })
+                    .expect("written");
+            }
+            5 => {
+                let (start, end) = self.range(old);
+                let hint = SizeHint { zero_from: old, size_after: old };
+                self.bytes[start as usize..end as usize].fill(0);
+                run(client, move |io| async move { io.punch(file, start..end, hint).await }).expect("punched");
+            }
+            6 => {
+                let new = self.rng.u64(..SIZE_MAX);
+                self.bytes.resize(new as usize, 0);
+                run(client, move |io| async move { io.truncate(file, new, old).await }).expect("truncated");
+            }
+            _ => {
+                let (start, end) = self.range(SIZE_MAX);
+                self.check_range(client, start, end);
+            }
+        }
+    }
+
+    fn check_range(&self, client: &Client, start: u64, end: u64) {
+        let file = self.file;
+        let got =
+            run(client, move |io| async move { io.read(file, start, (end - start) as usize).await }).expect("read");
+        let byte = |at: u64| self.bytes.get(at as usize).copied().unwrap_or(0);
+        let wrong = (start..end).zip(&got[..]).find(|(at, got)| byte(*at) != **got);
+        assert_eq!(wrong, None, "bytes {start}..{end}");
+        assert_eq!(got.len() as u64, end - start);
+    }
+
+    fn check(&self, client: &Client) {
+        self.check_range(client, 0, SIZE_MAX + 5000);
+        let (file, size) = (self.file, self.bytes.len() as u64);
+        let found = run(client, move |io| async move { io.extents(file, 0..size).await }).expect("extents");
+        let holes = found.windows(2).all(|pair| pair[0].end < pair[1].start);
+        assert!(holes, "extents are in order and apart");
+        for (at, byte) in self.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0) {
+            assert!(found.iter().any(|part| part.contains(&(at as u64))), "byte {at} is {byte}: no hole");
+        }
+    }
+
+    fn sync(&self, client: &Client) {
+        let file = self.file;
+        run(client, move |io| async move { io.sync(file).await }).expect("synced");
+    }
+}
+
+fn random_ops(k: u8, m: u8, policy: ReadPolicy, seed: u64) {
+    let mut fake = Fake::start(profile(k, m), 5);
+    let client = connect(&fake, |config| config.read_policy = policy);
+    let mut models = [Model::new(7, seed), Model::new(8, seed + 1)];
+    let steps = |models: &mut [Model; 2]| {
+        (0..60).for_each(|n| models[n % 2].step(&client));
+        models.iter().for_each(|model| model.check(&client));
+    };
+    steps(&mut models);
+    fake.check_stripes();
+    for down in [0, usize::from(k)] {
+        if m == 0 {
+            break;
+        }
+        models.iter().for_each(|model| model.sync(&client));
+        fake.kill(down);
+        models.iter().for_each(|model| model.check(&client));
+        fake.mark_down(down);
+        steps(&mut models);
+        run(&client, |io| async move { io.sync_all().await }).expect("synced");
+        fake.bring_back(down);
+        steps(&mut models);
+        fake.check_stripes();
+    }
+    client.close().expect("everything was stable");
+}
+
+#[test]
+fn random_operations_on_two_plus_one() {
+    random_ops(2, 1, ReadPolicy::Systematic, 1);
+}
+
+#[test]
+fn random_operations_on_three_plus_two_round_robin() {
+    random_ops(3, 2, ReadPolicy::RoundRobin, 2);
+}
+
+#[test]
+fn random_operations_on_replicas() {
+    random_ops(1, 2, ReadPolicy::Hash, 3);
+}
+
+#[test]
+fn random_operations_by_latency() {
+    random_ops(4, 2, ReadPolicy::Fastest, 4);
+}
+
+/// Many tasks write parts of the same stripes at once: no read-modify-write may lose another's bytes.
+#[test]
+fn writers_of_one_stripe_do_not_lose_each_others_bytes() {
+    let mut fake = Fake::start(profile(3, 1), 4);
+    let client = connect(&fake, |_| {});
+    for round in 0..6u8 {
+        if round == 3 {
+            fake.kill(1);
+            fake.mark_down(1);
+        }
+        let writes: Vec<_> = (0..200u64)
+            .map(|part| {
+                let (at, value) = (part * 97, (part as u8).wrapping_add(round * 50));
+                let data = Bytes::from(vec![value; 97]);
+                let hint = SizeHint { zero_from: u64::MAX, size_after: 200 * 97 };
+                client.run_on((part % 2) as usize, move |io| async move { io.write(file(3), at, data, hint).await })
+            })
+            .collect();
+        writes.into_iter().for_each(|write| client.block_on(write).expect("written"));
+        let got = run(&client, |io| async move { io.read(file(3), 0, 200 * 97).await }).expect("read");
+        for (at, byte) in got.iter().enumerate() {
+            assert_eq!(*byte, ((at / 97) as u8).wrapping_add(round * 50), "byte {at} in round {round}");
+        }
+    }
+    client.close().expect("everything was stable");
+}
+
+#[test]
+fn a_write_waits_for_the_new_epoch_and_a_read_does_not() {
+    let mut fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |_| {});
+    let hint = SizeHint { zero_from: 0, size_after: 8192 };
+    let data = Bytes::from(vec![5; 8192]);
+    run(&client, move |io| async move { io.write(file(1), 0, data, hint).await }).expect("written");
+    fake.kill(1);
+    let read = || run(&client, |io| async move { io.read(file(1), 0, 8192).await }).expect("read");
+    assert!(read().iter().all(|byte| *byte == 5));
+    let data = Bytes::from(vec![6; 8192]);
+    let write = client.run_on(0, move |io| async move { io.write(file(1), 0, data, hint).await });
+    assert!(read().iter().all(|byte| *byte == 6), "a read sees the write before it, reported or not");
+    fake.mark_down(1);
+    client.block_on(write).expect("written in the new epoch");
+    assert!(read().iter().all(|byte| *byte == 6));
+}
+
+#[test]
+fn an_operation_without_enough_shards_fails_in_time() {
+    let mut fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |config| config.timeout = Duration::from_millis(600));
+    let hint = SizeHint { zero_from: 0, size_after: 1024 };
+    let write = || {
+        let data = Bytes::from(vec![5; 1024]);
+        run(&client, move |io| async move { io.write(file(1), 0, data, hint).await })
+    };
+    write().expect("written");
+    fake.kill(0);
+    fake.kill(1);
+    let failed = run(&client, |io| async move { io.read(file(1), 0, 1024).await });
+    assert!(matches!(failed, Err(ClientError::TimedOut(_))), "{failed:?}");
+    assert_eq!(write().map_err(|error| error.errno()), Err(5));
+}
+
+#[test]
+fn busy_late_and_corrupt_shards_are_overcome() {
+    let fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |config| config.hedge_delay = Duration::from_millis(10));
+    let mut model = Model::new(5, 9);
+    fake.faults(2, Faults { busy_every: 3, ..Faults::default() });
+    (0..40).for_each(|_| model.step(&client));
+    fake.faults(2, Faults::default());
+    fake.faults(0, Faults { corrupt: true, ..Faults::default() });
+    (0..20).for_each(|_| model.step(&client));
+    fake.faults(0, Faults { delay: Duration::from_secs(60), ..Faults::default() });
+    model.check_range(&client, 0, SIZE_MAX);
+    assert!(fake.reads(2) > 0, "parity was read");
+    fake.faults(0, Faults::default());
+    model.check(&client);
+    fake.check_stripes();
+    fake.faults(0, Faults { corrupt: true, ..Faults::default() });
+    fake.faults(1, Faults { corrupt: true, ..Faults::default() });
+    let failed = run(&client, |io| async move { io.read(file(5), 0, 4096).await });
+    assert!(matches!(failed, Err(ClientError::Unreadable(_))), "{failed:?}");
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_room_is_noticed() {
+    let fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |_| {});
+    let hint = SizeHint { zero_from: 0, size_after: 4096 };
+    let write = || {
+        let data = Bytes::from(vec![5; 4096]);
+        run(&client, move |io| async move { io.write(file(1), 0, data, hint).await })
+    };
+    write().expect("written");
+    for free in [0, 100] {
+        fake.faults(1, Faults { free: Some(free), ..Faults::default() });
+        run(
+            &client,
+            |io| async move { io.punch(file(1), 0..1024, SizeHint { zero_from: 4096, size_after: 4096 }).await },
+        )
+        .expect("punching needs no room");
+        assert_eq!(write().map_err(|error| error.errno()), Err(28));
+        let read = run(&client, |io| async move { io.read(file(1), 1024, 3072).await }).expect("readable");
+        assert!(read.iter().all(|byte| *byte == 5));
+        fake.faults(1, Faults::default());
+        std::thread::sleep(Duration::from_millis(400));
+        write().expect("there is room again");
+    }
+}
+
+#[test]
+fn more_than_may_be_kept_is_made_stable_meanwhile() {
+    let fake = Fake::start(Profile::new(2, 1, 512, 1 << 20).expect("a profile"), 4);
+    let client = connect(&fake, |config| config.client_unstable_bytes_max = 4 << 20);
+    for part in 0..24u64 {
+        let (at, data) = (part << 20, Bytes::from(vec![part as u8; 1 << 20]));
+        let hint = SizeHint { zero_from: at, size_after: at + (1 << 20) };
+        run(&client, move |io| async move { io.write(file(2), at, data, hint).await }).expect("written");
+    }
+    let got = run(&client, |io| async move { io.read(file(2), 0, 24 << 20).await }).expect("read");
+    assert!(got.iter().enumerate().all(|(at, byte)| *byte == (at >> 20) as u8));
+    let size = run(&client, |io| async move { io.probe_size(file(2), 0).await }).expect("probed");
+    assert_eq!(size, 24 << 20);
+    let data = run(&client, |io| async move { io.allocated(file(2), 24 << 20).await }).expect("measured");
+    assert_eq!(data, 24 << 20);
+    run(&client, |io| async move { io.delete(file(2), 3 << 20, true).await }).expect("deleted");
+    let size = run(&client, |io| async move { io.probe_size(file(2), 24 << 20).await }).expect("probed");
+    assert_eq!(size, 0, "nothing is left");
+}
+
+#[test]
+fn a_fenced_session_says_so_and_a_new_one_works() {
+    let fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |_| {});
+    let (tell, told) = mpsc::channel();
+    client.on_event(move |event| {
+        // The test may have ended.
+        let _ = tell.send(event);
+    });
+    let hint = SizeHint { zero_from: 0, size_after: 1024 };
+    let write = || {
+        let data = Bytes::from(vec![5; 1024]);
+        run(&client, move |io| async move { io.write(file(1), 0, data, hint).await })
+    };
+    write().expect("written");
+    let old = client.session_id();
+    fake.faults(0, Faults { fenced: true, ..Faults::default() });
+    assert!(matches!(write(), Err(ClientError::Fenced(_))));
+    assert!(matches!(told.recv().expect("an event"), ClientEvent::Fenced(session) if session == old));
+    fake.faults(0, Faults::default());
+    assert!(matches!(write(), Err(ClientError::Fenced(_))), "nothing works before the layer above knows");
+    client.block_on(client.reopen()).expect("a new session");
+    assert!(client.session_id() > old);
+    let lost = run(&client, |io| async move { io.sync(file(1)).await });
+    assert!(matches!(lost, Err(ClientError::Lost)), "unsynced writes of the old session: {lost:?}");
+    write().expect("written");
+    run(&client, |io| async move { io.sync(file(1)).await }).expect("synced");
+}
