@@ -1,2 +1,110 @@
-//! The developer's commands.
-fn main() {}
+//! The developer's commands: `cargo xtask demo`, `cluster`, `test`, `bench`.
+//!
+//! * [`demo`]: the system shown in plain words, from start to a dead and returned OSD.
+//! * [`cluster`]: separate processes in one directory, for hands and for every test here.
+//! * [`testrun`]: everything that must pass, ending in `N passed, N failed`.
+//!
+//! Knows the product only by its binaries and their command lines. Start reading at [`cluster::Cluster`].
+
+mod cluster;
+mod demo;
+mod error;
+mod exec;
+mod mounts;
+mod process;
+mod stamp;
+mod testrun;
+mod tree;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+use error::Outcome;
+use exec::Interrupt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The developer's commands of Trefoil")]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Shows in about two minutes, in plain words, what the system does when a storage daemon dies
+    Demo,
+    /// Runs a cluster of separate processes on this machine
+    #[command(subcommand)]
+    Cluster(cluster::cli::ClusterTask),
+    /// Formatting, lints, all tests, and programs of others on a real mount; ends in `N passed, N failed`
+    Test(testrun::TestArgs),
+    /// Runs the criterion benches
+    Bench {
+        /// Passed on to cargo bench
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// One check of the mounted tests, in a process of its own so that it can be killed
+    #[command(hide = true)]
+    Check {
+        /// Which
+        name: String,
+        /// An empty directory on the mount
+        dir: PathBuf,
+        /// Smaller sizes
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Compares a tree with its copy
+    #[command(hide = true)]
+    Compare {
+        /// The original
+        from: PathBuf,
+        /// The copy
+        copy: PathBuf,
+        /// Bound of the tree
+        #[arg(long)]
+        files: u64,
+        /// Bound of the tree
+        #[arg(long)]
+        bytes: u64,
+    },
+    /// Writer and verifier of stamped blocks, used under random kills
+    #[command(subcommand, hide = true)]
+    Stamp(stamp::StampTask),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Outcome {
+    match task {
+        Task::Check { name, dir, quick } => return testrun::posix::run_one(&name, &dir, quick),
+        Task::Stamp(task) => return stamp::run(task),
+        Task::Compare { from, copy, files, bytes } => {
+            return tree::Tree::list(&from, files, bytes)?.compare(&copy, || Ok(()));
+        }
+        _ => {}
+    }
+    let interrupt = Interrupt::install()?;
+    match task {
+        Task::Demo => demo::run(&interrupt),
+        Task::Cluster(task) => cluster::cli::run(task, &interrupt),
+        Task::Test(args) => testrun::run(&args, &interrupt),
+        Task::Bench { args } => {
+            let mut bench = Command::new(workspace::cargo());
+            bench.current_dir(workspace::root()).args(["bench", "-p", "benches"]).args(args);
+            exec::run_visible(&mut bench, exec::NO_DEADLINE, &interrupt)
+        }
+        Task::Check { .. } | Task::Stamp(_) | Task::Compare { .. } => unreachable!("handled above"),
+    }
+}

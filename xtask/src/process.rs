@@ -1,0 +1,156 @@
+//! Daemons that outlive the command that started them: a session of their own, a log, a pid file.
+//!
+//! Contract: a pid from a file is trusted only when that process's command line names the directory that the file
+//! belongs to, so that a pid used again by the system is never signalled.
+
+use crate::error::{Context, Outcome, ensure, fail};
+use crate::exec::{Interrupt, last_lines};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A daemon of a cluster directory, running or not.
+#[derive(Clone, Debug)]
+pub struct Daemon {
+    /// For messages: `osd-1`.
+    pub name: String,
+    /// Holds its pid while it should run.
+    pub pid_file: PathBuf,
+    /// Gets stdout and stderr, appended.
+    pub log: PathBuf,
+    /// A part of its command line that no other process has.
+    pub mark: String,
+}
+
+impl Daemon {
+    /// Its pid, if it runs.
+    pub fn pid(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(&self.pid_file).ok()?;
+        let raw: i32 = text.trim().parse().ok()?;
+        let command_line = std::fs::read(format!("/proc/{raw}/cmdline")).ok()?;
+        // A zombie has an empty command line, and so does not count as running.
+        String::from_utf8_lossy(&command_line).contains(&self.mark).then(|| Pid::from_raw(raw)).flatten()
+    }
+
+    /// Starts it in a session of its own; returns the place in the log where its output begins.
+    ///
+    /// # Errors
+    /// When it runs already or cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> Outcome<u64> {
+        if let Some(pid) = self.pid() {
+            return fail(format!("{} already runs, as process {pid}", self.name));
+        }
+        let log = OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.doing(|| format!("cannot open the log {}", self.log.display()))?;
+        let begin = log.metadata().doing(|| "cannot stat the log")?.len();
+        let other = log.try_clone().doing(|| "cannot share the log")?;
+        command.stdin(Stdio::null()).stdout(log).stderr(other);
+        // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+        let mut child = command.spawn().doing(|| format!("cannot start {}", self.name))?;
+        std::fs::write(&self.pid_file, format!("{}\n", child.id()))
+            .doing(|| format!("cannot write {}", self.pid_file.display()))?;
+        // Reaps it if it ends before we do.
+        std::thread::spawn(move || child.wait());
+        Ok(begin)
+    }
+
+    /// Its output since `begin`.
+    pub fn output_since(&self, begin: u64) -> String {
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = File::open(&self.log) {
+            let _ = file.seek(SeekFrom::Start(begin)).and_then(|_| file.read_to_end(&mut bytes));
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until its output since `begin` satisfies `ready`.
+    ///
+    /// # Errors
+    /// When it dies first (with the end of its log), the deadline passes, or a signal arrives.
+    pub fn wait_ready(
+        &self,
+        begin: u64,
+        deadline: Duration,
+        interrupt: &Interrupt,
+        ready: impl Fn(&str) -> bool,
+    ) -> Outcome {
+        let end = Instant::now() + deadline;
+        loop {
+            // In this order: a daemon that gets ready and dies at once still counts as seen.
+            let alive = self.pid().is_some();
+            let output = self.output_since(begin);
+            if ready(&output) {
+                return Ok(());
+            }
+            ensure!(
+                alive,
+                "{} ended before it was ready; the end of {}:\n{}",
+                self.name,
+                self.log.display(),
+                last_lines(&output, 20)
+            );
+            ensure!(
+                Instant::now() < end,
+                "{} was not ready after {} s; the end of {}:\n{}",
+                self.name,
+                deadline.as_secs(),
+                self.log.display(),
+                last_lines(&output, 20)
+            );
+            interrupt.sleep(Duration::from_millis(10))?;
+        }
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) -> Outcome {
+        let Some(pid) = self.pid() else { return fail(format!("{} does not run", self.name)) };
+        kill_process(pid, signal).doing(|| format!("cannot signal {}", self.name))
+    }
+
+    /// Waits until it is gone.
+    pub fn wait_gone(&self, deadline: Duration) -> bool {
+        let end = Instant::now() + deadline;
+        while self.pid().is_some() {
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = std::fs::remove_file(&self.pid_file);
+        true
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it does not run or does not go.
+    pub fn kill(&self) -> Outcome {
+        self.signal(Signal::KILL)?;
+        ensure!(self.wait_gone(Duration::from_secs(10)), "{} is stuck in the kernel and cannot be killed", self.name);
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for a clean end.
+    ///
+    /// # Errors
+    /// When it does not run, or does not stop in time; it is left running then.
+    pub fn stop(&self, deadline: Duration) -> Outcome {
+        self.signal(Signal::TERM)?;
+        ensure!(
+            self.wait_gone(deadline),
+            "{} did not stop within {} s of SIGTERM; see {}",
+            self.name,
+            deadline.as_secs(),
+            self.log.display()
+        );
+        Ok(())
+    }
+}

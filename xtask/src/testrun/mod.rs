@@ -1,0 +1,228 @@
+//! `cargo xtask test`: everything that must pass, ours and of others, ending in `N passed, N failed`.
+//!
+//! * [`report`]: one line per test, the failures that are known, the summary.
+//! * [`setup`]: programs that must be installed.
+//! * [`workspace_checks`]: formatting, lints, cargo's tests.
+//! * [`rig`]: a mounted cluster that is taken away whatever happens.
+//! * [`posix`]: our own checks of a mount, each in a process of its own.
+//! * [`programs`], [`sqlite`]: programs that we did not write.
+//! * [`kills`]: processes killed under a writer that remembers what it was promised.
+//! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
+//! * [`operator`]: the command `trefoil`.
+//!
+//! Contract: every external step has a deadline; no process and no mount is left, Ctrl-C included.
+
+mod bad_disk;
+mod bad_input;
+mod kills;
+mod operator;
+pub mod posix;
+mod programs;
+mod report;
+mod rig;
+mod setup;
+mod sqlite;
+mod workspace_checks;
+
+use crate::cluster::layout::Spec;
+use crate::cluster::{Cluster, layout};
+use crate::error::{Context, Error, Outcome, fail};
+use crate::exec::{self, Interrupt};
+use crate::workspace;
+use report::Report;
+use rig::Rig;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What to test.
+#[derive(clap::Args)]
+pub struct TestArgs {
+    /// Smaller sizes and fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// Only tests whose group contains this: fmt, clippy, cargo, posix, pjdfstest, fsx, fio, sqlite, git, tar, clients,
+    /// kill, input, disk, trefoil; with a slash, also a part of the test's name: fio/randwrite
+    filter: Option<String>,
+}
+
+/// What every group needs.
+pub struct Bench {
+    interrupt: Interrupt,
+    quick: bool,
+    /// Directory of our binaries.
+    binaries: PathBuf,
+    /// Directory of pjdfstest and fsx.
+    tools: PathBuf,
+    /// Scratch space on a real disk.
+    work: PathBuf,
+    /// This program.
+    xtask: PathBuf,
+}
+
+impl Bench {
+    /// `large`, or `small` in a quick run.
+    fn size<T>(&self, large: T, small: T) -> T {
+        if self.quick { small } else { large }
+    }
+
+    /// Runs a program of a test to its end; a non-zero exit status is an error.
+    fn run(&self, command: &mut Command, seconds: u64) -> Outcome<exec::Run> {
+        exec::run_ok(command, Duration::from_secs(seconds), &self.interrupt)
+    }
+
+    /// A command of this program.
+    fn xtask(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.xtask);
+        command.args(args);
+        command
+    }
+
+    /// A shell line, run in a directory.
+    fn shell(&self, dir: &Path, line: &str, seconds: u64) -> Outcome<exec::Run> {
+        self.run(Command::new("bash").args(["-ec", line]).current_dir(dir), seconds)
+    }
+}
+
+/// Groups that use the common mounted cluster.
+const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
+/// Groups that start clusters of their own.
+const OWN: [&str; 4] = ["trefoil", "input", "disk", "kill"];
+
+/// Runs the tests.
+///
+/// # Errors
+/// When one fails that is not known to, or one passes that is known to fail, or on Ctrl-C.
+pub fn run(args: &TestArgs, interrupt: &Interrupt) -> Outcome {
+    let begin = Instant::now();
+    let known = workspace::root().join("xtask/known-failures.toml");
+    let mut report = Report::new(args.filter.clone(), &known)?;
+    let outcome = run_groups(args, &mut report, interrupt);
+    if let Err(Error::Failed(message)) = outcome {
+        report.record("xtask", "run", fail(message), begin.elapsed());
+    } else {
+        outcome?;
+    }
+    println!("\nin {} s", begin.elapsed().as_secs());
+    report.finish()
+}
+
+fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let needs_system = MOUNTED.iter().chain(&OWN).any(|g| report.wants(g));
+    let target = workspace::target_dir(interrupt)?;
+    let tools = target.join("tools");
+    if needs_system {
+        setup::packages(interrupt)?;
+    }
+    workspace_checks::run(report, interrupt)?;
+    if !needs_system {
+        return Ok(());
+    }
+    if report.wants("pjdfstest") || report.wants("fsx") {
+        setup::crates(&tools, interrupt)?;
+    }
+    let bench = Bench {
+        interrupt: interrupt.clone(),
+        quick: args.quick,
+        binaries: workspace::build_release(interrupt)?,
+        tools: tools.join("bin"),
+        work: target.join("test-work"),
+        xtask: std::env::current_exe().doing(|| "cannot find this program")?,
+    };
+    sweep(&bench.work)?;
+    if report.wants("trefoil") {
+        operator::run(&bench, report)?;
+    }
+    if MOUNTED.iter().any(|g| report.wants(g)) {
+        mounted(&bench, report)?;
+    }
+    if report.wants("input") {
+        bad_input::run(&bench, report)?;
+    }
+    if report.wants("disk") {
+        bad_disk::run(&bench, report)?;
+    }
+    if report.wants("kill") {
+        kills::run(&bench, report)?;
+    }
+    Ok(())
+}
+
+/// Programs on a healthy mount, then with one storage daemon dead, then what they left once it has returned.
+fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
+    let Some(rig) = Rig::start("mounted", bench, report, |spec| spec)? else { return Ok(()) };
+    let cluster = &rig.cluster;
+    if report.wants("posix") {
+        posix::run(bench, &rig, report)?;
+    }
+    programs_in(bench, &rig, "healthy", report)?;
+    report.phase("osd-1 dead");
+    report.case("kill", "osd-1 is killed and the mount goes on", || {
+        cluster.kill("osd-1")?;
+        bench.shell(rig.mount(), "echo on > after-kill; sync after-kill; cat after-kill", 15).map(drop)
+    })?;
+    programs_in(bench, &rig, "degraded", report)?;
+    report.phase("osd-1 back");
+    report.case("kill", "osd-1 returns and the cluster becomes clean", || {
+        cluster.start("osd-1", &bench.interrupt)?;
+        cluster.wait_clean(Duration::from_secs(150), &bench.interrupt, |_| {})
+    })?;
+    report.phase("osd-0 dead");
+    if report.wants("tar") {
+        report.case("tar", "what was written without osd-1 is read with its rebuilt fragments", || {
+            cluster.kill("osd-0")?;
+            programs::compare_trees(bench, &rig)
+        })?;
+        report.case("tar", "osd-0 returns and the cluster becomes clean", || {
+            cluster.start("osd-0", &bench.interrupt)?;
+            cluster.wait_clean(Duration::from_secs(150), &bench.interrupt, |_| {})
+        })?;
+    }
+    report.phase("");
+    rig.finish(bench, report)
+}
+
+fn programs_in(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Outcome {
+    if report.wants("pjdfstest") {
+        programs::pjdfstest(bench, rig, area, report)?;
+    }
+    if report.wants("fsx") {
+        programs::fsx(bench, rig, area, report)?;
+    }
+    if report.wants("fio") {
+        programs::fio(bench, rig, area, report)?;
+    }
+    if report.wants("sqlite") {
+        sqlite::run(bench, rig, area, report)?;
+    }
+    if report.wants("git") {
+        programs::git(bench, rig, area, report)?;
+    }
+    if report.wants("tar") {
+        programs::tar(bench, rig, area, report)?;
+    }
+    if report.wants("clients") {
+        kills::two_clients(bench, rig, area, report)?;
+    }
+    Ok(())
+}
+
+/// Takes away what an earlier run that was killed has left.
+fn sweep(work: &Path) -> Outcome {
+    if let Ok(entries) = std::fs::read_dir(work) {
+        for entry in entries.flatten() {
+            let dir = entry.path();
+            if let Ok(Some(_)) = layout::Layout::load(&dir.join("cluster")) {
+                let _ = Cluster::open(&dir.join("cluster")).map(|c| c.kill_all());
+            }
+            crate::mounts::clear(&dir);
+            std::fs::remove_dir_all(&dir).doing(|| format!("cannot remove {}", dir.display()))?;
+        }
+    }
+    std::fs::create_dir_all(work).doing(|| format!("cannot make {}", work.display()))
+}
+
+/// A specification in a scratch directory.
+fn spec_in(dir: &Path) -> Spec {
+    Spec::new(&dir.join("cluster"))
+}

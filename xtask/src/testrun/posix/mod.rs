@@ -1,0 +1,126 @@
+//! Our own checks of a mount: what the file system promises, one function each.
+//!
+//! Contract: a check gets an empty directory on the mount and leaves it to its caller to remove. Each runs in a process
+//! of its own (`xtask check NAME DIR`), so that one that hangs can be killed.
+
+mod data;
+mod limits;
+mod names;
+mod space;
+
+use super::Bench;
+use super::report::Report;
+use super::rig::Rig;
+use crate::error::{Context, Outcome, ensure, fail};
+use rustix::io::Errno;
+use std::fmt::Debug;
+use std::path::Path;
+
+/// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
+type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
+
+fn checks() -> impl Iterator<Item = &'static Check> {
+    data::CHECKS.iter().chain(&names::CHECKS).chain(&space::CHECKS).chain(&limits::CHECKS)
+}
+
+/// Runs one check by name.
+///
+/// # Errors
+/// When it fails or does not exist.
+pub fn run_one(name: &str, dir: &Path, quick: bool) -> Outcome {
+    let Some((_, _, check)) = checks().find(|c| c.0 == name) else {
+        let names: Vec<_> = checks().map(|c| c.0).collect();
+        return fail(format!("no check `{name}`; there are: {}", names.join(", ")));
+    };
+    check(dir, quick)
+}
+
+/// Runs all checks on a rig.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
+    report.phase("healthy");
+    for (name, seconds, _) in checks().filter(|c| report_wants(report, c.0)).collect::<Vec<_>>() {
+        report.case("posix", name, || {
+            let area = rig.area(bench, &format!("posix-{name}"))?;
+            let mut command = bench.xtask(&["check", name]);
+            command.arg(&area).args(bench.quick.then_some("--quick"));
+            bench.run(&mut command, *seconds)?;
+            // Removal is part of the check: everything in it must be removable.
+            bench.shell(rig.mount(), &format!("rm -rf '{}'", area.display()), *seconds).map(drop)
+        })?;
+    }
+    if report_wants(report, "statfs_size") {
+        report.case("posix", "statfs_size", || statfs_size(bench, rig))?;
+    }
+    Ok(())
+}
+
+fn report_wants(report: &Report, name: &str) -> bool {
+    report.wants_test("posix", name)
+}
+
+/// The mount shows the raw space times k / (k + m), within 5%.
+fn statfs_size(bench: &Bench, rig: &Rig) -> Outcome {
+    let raw = rig.osd_sum(bench, "total_bytes")?;
+    let out = bench.shell(rig.mount(), "stat -f -c '%S %b' .", 10)?;
+    let numbers: Vec<u64> = out.stdout.split_whitespace().filter_map(|w| w.parse().ok()).collect();
+    let [unit, blocks] = numbers[..] else { return fail(format!("strange output of stat: {}", out.stdout)) };
+    let layout = rig.cluster.layout();
+    let expected = raw / u64::from(layout.k + layout.m) * u64::from(layout.k);
+    let shown = unit * blocks;
+    ensure!(
+        shown.abs_diff(expected) <= expected / 20,
+        "the mount shows {shown} bytes; {raw} raw bytes at {}+{} are {expected}",
+        layout.k,
+        layout.m
+    );
+    Ok(())
+}
+
+/// Both must be equal.
+fn same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) -> Outcome {
+    ensure!(found == expected, "{what}: found {found:?}, expected {expected:?}");
+    Ok(())
+}
+
+/// The call must fail, with this error.
+fn refused<T, E: Into<std::io::Error>>(what: &str, result: Result<T, E>, expected: Errno) -> Outcome {
+    match result.map_err(Into::into) {
+        Ok(_) => fail(format!("{what}: succeeded, expected {expected:?}")),
+        Err(error) => same(what, &error.raw_os_error(), &Some(expected.raw_os_error())),
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+/// The file's bytes as the file system, not the page cache, has them.
+fn stored(path: &Path) -> Outcome<Vec<u8>> {
+    crate::tree::read_uncached(path).doing(|| format!("reading {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The checks hold on the file system of the build directory, so that a failure on a mount is the mount's. Those
+    /// that need root, or much time, run on mounts only.
+    #[test]
+    fn checks_hold_on_a_local_file_system() {
+        let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+        std::fs::create_dir_all(&base).unwrap();
+        let root = rustix::process::geteuid().is_root();
+        for (name, _, check) in checks().filter(|c| root || c.0 != "special_files") {
+            let dir = tempfile::tempdir_in(&base).unwrap();
+            if let Err(error) = check(dir.path(), true) {
+                panic!("{name}: {error}");
+            }
+        }
+    }
+}
