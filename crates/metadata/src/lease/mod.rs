@@ -357,7 +357,8 @@ impl Leases {
         let Some(file) = self.files.remove(&gfid) else { return };
         self.timed.remove(&gfid);
         self.actions.extend(file.waiters.iter().map(|w| Action::Ready(w.ticket)));
-        let concerned = file.holders.iter().map(|h| h.session).chain(file.opens).chain(file.waiters.iter().map(|w| w.session));
+        let concerned =
+            file.holders.iter().map(|h| h.session).chain(file.opens).chain(file.waiters.iter().map(|w| w.session));
         for session in concerned {
             self.index(gfid, session);
         }

@@ -90,9 +90,7 @@ fn session_with_too_many_files_is_asked_and_then_refused() {
     let mut leases = Leases::new(config);
     let file = Gfid::of_inode;
     leases.open(file(0), A);
-    let mut ask = |leases: &mut Leases, n| {
-        leases.request(ms(0), ms(9), (file(n), A), hold(LeaseMode::Read), Ticket(n))
-    };
+    let ask = |leases: &mut Leases, n| leases.request(ms(0), ms(9), (file(n), A), hold(LeaseMode::Read), Ticket(n));
     for n in 0..4 {
         assert_eq!(ask(&mut leases, n), Answer::Ready);
     }
@@ -108,17 +106,41 @@ fn session_with_too_many_files_is_asked_and_then_refused() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Request { session: u64, file: u64, want: u8 },
-    Open { session: u64, file: u64 },
-    Close { session: u64, file: u64 },
+    Request {
+        session: u64,
+        file: u64,
+        want: u8,
+    },
+    Open {
+        session: u64,
+        file: u64,
+    },
+    Close {
+        session: u64,
+        file: u64,
+    },
     /// The session answers one of its recalls.
-    Obey { session: u64 },
+    Obey {
+        session: u64,
+    },
     /// It returns a lease unasked.
-    Return { session: u64, file: u64, keep: Option<bool> },
-    Die { session: u64 },
-    Resolve { session: u64 },
-    Forget { file: u64 },
-    Pass { ms: u64 },
+    Return {
+        session: u64,
+        file: u64,
+        keep: Option<bool>,
+    },
+    Die {
+        session: u64,
+    },
+    Resolve {
+        session: u64,
+    },
+    Forget {
+        file: u64,
+    },
+    Pass {
+        ms: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -198,7 +220,8 @@ impl World {
         match *step {
             Step::Request { session, file: f, want } => {
                 let (gfid, session) = (file(f), SessionId::new(session));
-                let want = [hold(LeaseMode::Read), hold(LeaseMode::Write), Want::Current, Want::Alone][usize::from(want)];
+                let want =
+                    [hold(LeaseMode::Read), hold(LeaseMode::Write), Want::Current, Want::Alone][usize::from(want)];
                 if self.dead.contains(&session) {
                     return;
                 }
@@ -269,7 +292,6 @@ proptest! {
     #[test]
     fn never_two_writers_and_all_waiters_are_answered(steps in proptest::collection::vec(step(), 1..100)) {
         let mut world = World::default();
-        world.leases = Leases::new(LeaseConfig::default());
         for step in &steps {
             world.step(step);
         }

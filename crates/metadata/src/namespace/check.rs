@@ -8,12 +8,14 @@ use protocol::Gfid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+/// A name of a file: parent, name, and the inode if it lies there.
+type Name = (Gfid, Vec<u8>, Option<Inode>);
+
 /// What a scan of all records gathers.
 #[derive(Default)]
 struct Survey {
     nodes: BTreeMap<Gfid, Node>,
-    /// Names of each file: parent, name, and the inode if it lies there.
-    names: BTreeMap<Gfid, Vec<(Gfid, Vec<u8>, Option<Inode>)>>,
+    names: BTreeMap<Gfid, Vec<Name>>,
     entries: BTreeMap<Gfid, u64>,
     xattrs: BTreeMap<Gfid, (u32, u32)>,
     orphans: BTreeSet<Gfid>,
@@ -135,7 +137,7 @@ impl Survey {
         self.nodes = nodes;
     }
 
-    fn judge_links(&mut self, gfid: Gfid, inode: &Inode, names: &[(Gfid, Vec<u8>, Option<Inode>)]) {
+    fn judge_links(&mut self, gfid: Gfid, inode: &Inode, names: &[Name]) {
         let orphan = self.orphans.contains(&gfid);
         if orphan != (inode.nlink == 0) {
             self.problems.push(format!("{gfid}: nlink {} and orphan {orphan}", inode.nlink));

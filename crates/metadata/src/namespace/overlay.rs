@@ -2,17 +2,20 @@
 //!
 //! Contract: between [`Overlay::begin`] and the next one, [`Overlay::rollback`] takes back what was put or deleted since.
 
-use crate::store::{Batch, Store, StoreError, prefix_end};
+use crate::store::{Batch, Store, StoreError, Visit, prefix_end};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
+
+/// What `pending` held for a key: nothing, or a value or deletion.
+type Before = Option<Option<Vec<u8>>>;
 
 /// The pending changes and what lies below them.
 pub(super) struct Overlay<S> {
     store: S,
     pending: Batch,
     /// For each change since `begin`: the key, and what `pending` held for it before.
-    undo: Vec<(Vec<u8>, Option<Option<Vec<u8>>>)>,
+    undo: Vec<(Vec<u8>, Before)>,
 }
 
 impl<S: Store> Overlay<S> {
@@ -80,12 +83,7 @@ impl<S: Store> Overlay<S> {
     }
 
     /// Visits the pairs from `from` on whose keys begin with `prefix`, in order, until the visitor breaks.
-    pub(super) fn scan(
-        &self,
-        prefix: &[u8],
-        from: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
+    pub(super) fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
         let until = prefix_end(prefix);
         if from >= until.as_slice() {
             return Ok(());

@@ -252,4 +252,5 @@ impl<S: Store> Namespace<S> {
             self.counters.unsized_files -= 1;
         }
         Ok(listed)
-    }}
+    }
+}

@@ -35,7 +35,9 @@ impl<S: Store> Namespace<S> {
             return errno(libc::EINVAL);
         }
         match (mode, target) {
-            (RenameMode::Exchange, Some(target)) => self.exchange(ctx, (from, from_dir, source), (to, to_dir, target))?,
+            (RenameMode::Exchange, Some(target)) => {
+                self.exchange(ctx, (from, from_dir, source), (to, to_dir, target))?
+            }
             (_, target) => self.move_over(ctx, (from, from_dir, source), (to, to_dir, target))?,
         }
         Ok(Reply::Done)

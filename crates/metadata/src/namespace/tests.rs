@@ -146,10 +146,9 @@ impl Pair {
                 new_name: Self::name(new_name),
                 mode: modes[usize::from(mode).min(2)],
             },
-            Step::SetAttr { file, mode, size, uid } => NamespaceOp::SetAttr {
-                gfid: self.file(file),
-                set: SetAttr { mode, size, uid, ..SetAttr::default() },
-            },
+            Step::SetAttr { file, mode, size, uid } => {
+                NamespaceOp::SetAttr { gfid: self.file(file), set: SetAttr { mode, size, uid, ..SetAttr::default() } }
+            }
             Step::Look { parent, name } => NamespaceOp::Lookup { parent: self.file(parent), name: Self::name(name) },
             Step::Inspect { file, what } => match what {
                 0 => NamespaceOp::GetAttr { gfid: self.file(file) },
@@ -157,12 +156,9 @@ impl Pair {
                 2 => NamespaceOp::Parent { gfid: self.file(file) },
                 _ => NamespaceOp::ListXattr { gfid: self.file(file) },
             },
-            Step::SetXattr { file, name, create } => NamespaceOp::SetXattr {
-                gfid: self.file(file),
-                name: Self::name(name),
-                value: vec![name; 9],
-                create,
-            },
+            Step::SetXattr { file, name, create } => {
+                NamespaceOp::SetXattr { gfid: self.file(file), name: Self::name(name), value: vec![name; 9], create }
+            }
             Step::RemoveXattr { file, name } => {
                 NamespaceOp::RemoveXattr { gfid: self.file(file), name: Self::name(name) }
             }
@@ -248,7 +244,8 @@ proptest! {
 fn names_and_limits() {
     let mut ns = fresh();
     let root = Gfid::ROOT;
-    for (name, want) in [(vec![b'a'; 256], libc::ENAMETOOLONG), (b"a/b".to_vec(), libc::EINVAL), (vec![], libc::EINVAL)] {
+    for (name, want) in [(vec![b'a'; 256], libc::ENAMETOOLONG), (b"a/b".to_vec(), libc::EINVAL), (vec![], libc::EINVAL)]
+    {
         assert_eq!(run(&mut ns, &create(root, &name, FileKind::Regular)), Reply::Errno(want));
     }
     let long = NamespaceOp::Create {
@@ -263,7 +260,8 @@ fn names_and_limits() {
     };
     assert_eq!(run(&mut ns, &long), Reply::Errno(libc::ENAMETOOLONG));
     let gfid = made(&mut ns, &create(root, b"f", FileKind::Regular)).gfid;
-    let set = |name: &[u8], bytes| NamespaceOp::SetXattr { gfid, name: name.to_vec(), value: vec![1; bytes], create: None };
+    let set =
+        |name: &[u8], bytes| NamespaceOp::SetXattr { gfid, name: name.to_vec(), value: vec![1; bytes], create: None };
     assert_eq!(run(&mut ns, &set(b"user.a", XATTR_BYTES_MAX)), Reply::Done);
     assert_eq!(run(&mut ns, &set(b"user.a", XATTR_BYTES_MAX + 1)), Reply::Errno(libc::E2BIG));
     assert_eq!(run(&mut ns, &set(&[b'n'; 256], 1)), Reply::Errno(libc::ERANGE));

@@ -26,6 +26,7 @@ use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Recall, Reply,
 use protocol::{ClusterId, Gfid, SessionId};
 use sessions::{Session, Standing};
 use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Limits of the service.
@@ -153,39 +154,49 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the store fails.
     pub fn submit(&mut self, now: Duration, token: u64, request: Request) -> Result<(), StoreError> {
+        match self.admit(now, token, request) {
+            ControlFlow::Continue(pending) => {
+                self.attempt(now, pending, None)?;
+                self.follow_leases(now)
+            }
+            ControlFlow::Break((token, reply)) => {
+                self.reply(token, reply);
+                Ok(())
+            }
+        }
+    }
+
+    /// Decides whether a request is to be carried out now; otherwise says which request gets which answer instead.
+    fn admit(&mut self, now: Duration, token: u64, request: Request) -> ControlFlow<(u64, Reply), Pending> {
         match self.standing(request.session) {
             Standing::Live => {}
-            Standing::Unknown => return Ok(self.reply(token, Reply::TryAgain)),
-            Standing::Gone => return Ok(self.reply(token, Reply::Fenced)),
+            Standing::Unknown => return ControlFlow::Break((token, Reply::TryAgain)),
+            Standing::Gone => return ControlFlow::Break((token, Reply::Fenced)),
         }
         let id = (request.session, request.number);
         let deadline = now + self.config.wait_max;
         let answers_max = self.config.answers_max;
         let session = self.meet(&request);
         if request.number <= session.answered {
-            return Ok(self.reply(token, Reply::Errno(libc::EINVAL)));
+            return ControlFlow::Break((token, Reply::Errno(libc::EINVAL)));
         }
         let mut pending = Pending { token, request, deadline, repeated: None, waits_for: Gfid::default() };
-        if let Some(answer) = session.answers.get(&id.1) {
-            match (&pending.request.op, answer) {
-                (NamespaceOp::Create { open: Some(_), .. }, Reply::Attr(attr)) => pending.repeated = Some(*attr),
-                (_, answer) => {
-                    let answer = answer.clone();
-                    return Ok(self.reply(token, answer));
-                }
+        match (&pending.request.op, session.answers.get(&id.1)) {
+            (NamespaceOp::Create { open: Some(_), .. }, Some(Reply::Attr(attr))) => pending.repeated = Some(*attr),
+            (_, Some(answer)) => return ControlFlow::Break((token, answer.clone())),
+            (op, None) if session.answers.len() >= answers_max && is_kept(op) => {
+                return ControlFlow::Break((token, Reply::Errno(libc::EAGAIN)));
             }
-        } else if session.answers.len() >= answers_max && is_kept(&pending.request.op) {
-            return Ok(self.reply(token, Reply::Errno(libc::EAGAIN)));
+            (_, None) => {}
         }
         if let Some(parked) = self.waiting.get(&id).and_then(|ticket| self.parked.get_mut(ticket)) {
-            let older = std::mem::replace(&mut parked.token, token);
-            return Ok(self.reply(older, Reply::TryAgain));
+            let older = std::mem::replace(&mut parked.token, token); // its connection is lost: the new one gets the answer
+            return ControlFlow::Break((older, Reply::TryAgain));
         }
         if self.in_grace() && !is_harmless(&pending.request.op) {
-            return Ok(self.reply(token, Reply::TryAgain));
+            return ControlFlow::Break((token, Reply::TryAgain));
         }
-        self.attempt(now, pending, None)?;
-        self.follow_leases(now)
+        ControlFlow::Continue(pending)
     }
 
     /// The cluster map has changed.
@@ -298,13 +309,7 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the store fails.
-    pub fn size_recovered(
-        &mut self,
-        now: Duration,
-        gfid: Gfid,
-        end: u64,
-        wall: Timestamp,
-    ) -> Result<(), StoreError> {
+    pub fn size_recovered(&mut self, now: Duration, gfid: Gfid, end: u64, wall: Timestamp) -> Result<(), StoreError> {
         self.namespace.size_recovered(gfid, end, wall)?;
         if self.leases.writer(gfid).is_none() {
             self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
@@ -326,7 +331,10 @@ impl<S: Store> Service<S> {
             let who = (gfid, pending.request.session);
             match self.leases.request(now, pending.deadline, who, want, ticket) {
                 Answer::Ready => {}
-                Answer::TooMany => return Ok(self.reply(pending.token, Reply::Errno(libc::ENFILE))),
+                Answer::TooMany => {
+                    self.reply(pending.token, Reply::Errno(libc::ENFILE));
+                    return Ok(());
+                }
                 Answer::Wait => {
                     self.ticket_next += 1;
                     self.waiting.insert((pending.request.session, pending.request.number), ticket);

@@ -117,4 +117,3 @@ impl<S: Store> Service<S> {
         self.follow_leases(now)
     }
 }
-

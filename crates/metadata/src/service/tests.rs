@@ -19,11 +19,7 @@ struct Rig {
 }
 
 fn view(live: &[SessionId], dead: &[SessionId]) -> SessionView {
-    SessionView {
-        live: live.iter().copied().collect(),
-        dead: dead.iter().copied().collect(),
-        last: SessionId::new(9),
-    }
+    SessionView { live: live.iter().copied().collect(), dead: dead.iter().copied().collect(), last: SessionId::new(9) }
 }
 
 fn wall(secs: i64) -> Timestamp {

@@ -4,9 +4,8 @@
 //! `fdatasync` of the journal. That sync holds the journal's lock, so commits wait for it: callers batch their syncs.
 //! All keys share one tree, so a batch touches one memtable and one run of filters.
 
-use super::{Batch, Persist, Store, StoreError};
+use super::{Batch, Persist, Store, StoreError, Visit};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Limits of memory of the embedded store.
@@ -67,12 +66,7 @@ impl Store for EmbeddedStore {
         Ok(self.keys.get(key).map_err(backend)?.map(|value| value.to_vec()))
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
+    fn scan(&self, from: &[u8], until: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
         if from >= until {
             return Ok(());
         }

@@ -1,9 +1,8 @@
 //! A store in memory, for tests and simulation. Clones share the same contents, so a clone taken before a crash is what
 //! a new process would find.
 
-use super::{Batch, Persist, Store, StoreError};
+use super::{Batch, Persist, Store, StoreError, Visit};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -35,12 +34,7 @@ impl Store for MemoryStore {
         Ok(self.pairs().get(key).cloned())
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
+    fn scan(&self, from: &[u8], until: &[u8], visit: Visit<'_>) -> Result<(), StoreError> {
         if from < until {
             let pairs = self.pairs();
             let _ = pairs.range(from.to_vec()..until.to_vec()).try_for_each(|(k, v)| visit(k, v));

@@ -17,6 +17,9 @@ use std::ops::ControlFlow;
 /// Changes that are committed together: a new value, or `None` to delete the key.
 pub type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+/// Visits a key and its value; breaks when it has seen enough.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
 /// An ordered transactional key-value store. Keys are compared as bytes.
 pub trait Store {
     /// The value of a key.
@@ -29,12 +32,7 @@ pub trait Store {
     ///
     /// # Errors
     /// When the store cannot be read; pairs before the failure were visited.
-    fn scan(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), StoreError>;
+    fn scan(&self, from: &[u8], until: &[u8], visit: Visit<'_>) -> Result<(), StoreError>;
 
     /// Applies the batch, all of it or nothing.
     ///

@@ -23,13 +23,8 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn new(root: Attr) -> Self {
-        let node = Node {
-            attr: root,
-            parent: None,
-            children: BTreeMap::new(),
-            xattrs: BTreeMap::new(),
-            target: Vec::new(),
-        };
+        let node =
+            Node { attr: root, parent: None, children: BTreeMap::new(), xattrs: BTreeMap::new(), target: Vec::new() };
         Self { nodes: BTreeMap::from([(root.gfid, node)]), open: BTreeSet::new(), purged: BTreeSet::new() }
     }
 

@@ -1,0 +1,272 @@
+//! The owner: the one task that carries out all requests.
+
+use super::inbox::{Event, Inbox};
+use super::{MdsConfig, wall_clock};
+use cluster::{ClusterMap, SessionState};
+use messenger::sync::{Receiver, Sender, oneshot};
+use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
+use metadata::store::Persist;
+use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
+use protocol::namespace::{Recall, Reply};
+use protocol::{Epoch, Kind, SessionId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Events carried out between two commits, at most: bounds the delay of the first by the work of the others.
+const TURN_EVENTS_MAX: usize = 256;
+/// How often the free space of the disk is looked at.
+const SPACE_EVERY: Duration = Duration::from_secs(1);
+
+/// The state of the role, on its worker.
+pub(super) struct Owner {
+    worker: Worker,
+    service: Service<EmbeddedStore>,
+    inbox: Arc<Inbox>,
+    config: MdsConfig,
+    epoch: Epoch,
+    token_next: u64,
+    /// Where answers go.
+    asked: HashMap<u64, (Connection, ReplyTo)>,
+    /// The connection on which each session last spoke.
+    sessions: HashMap<SessionId, Connection>,
+    sync: Sync,
+    space_checked: Duration,
+}
+
+/// Bringing commits to disk.
+struct Sync {
+    /// `None` while a sync runs.
+    persister: Option<Box<dyn Persist>>,
+    /// The end of the sync that runs, or ran last.
+    ended: Option<Receiver<()>>,
+    /// Who waits for the sync that runs.
+    running: Vec<Waiter>,
+    /// Who came after it began.
+    waiting: Vec<Waiter>,
+    /// Something was committed since the last sync began.
+    dirty: bool,
+    last: Duration,
+}
+
+/// Waits for a sync.
+enum Waiter {
+    /// A request.
+    Request(u64),
+    /// The data worker, for files to purge. Their objects may go only when the removal is on disk: after a power loss the
+    /// file would be back, without its data.
+    Purges(Sender<Vec<PurgeEntry>>, Vec<PurgeEntry>),
+}
+
+impl Owner {
+    pub fn new(worker: Worker, service: Service<EmbeddedStore>, inbox: Arc<Inbox>, config: MdsConfig) -> Self {
+        let sync = Sync {
+            persister: Some(service.persister()),
+            ended: None,
+            running: Vec::new(),
+            waiting: Vec::new(),
+            dirty: true,
+            last: Duration::ZERO,
+        };
+        Self {
+            worker,
+            service,
+            inbox,
+            config,
+            epoch: Epoch::new(0),
+            token_next: 0,
+            asked: HashMap::new(),
+            sessions: HashMap::new(),
+            sync,
+            space_checked: Duration::ZERO,
+        }
+    }
+
+    /// Serves until the end. Everything answered is then on disk.
+    ///
+    /// # Errors
+    /// When the store fails: nothing since the last turn was told to anyone.
+    pub async fn run(mut self) -> Result<(), StoreError> {
+        let result = self.serve().await;
+        if let Some(ended) = self.sync.ended.take() {
+            // The sync holds the store open; gone or done, it has let go.
+            let _ = ended.await;
+        }
+        result
+    }
+
+    async fn serve(&mut self) -> Result<(), StoreError> {
+        self.check_space();
+        loop {
+            let mut events = self.inbox.take().await.into_iter().peekable();
+            while events.peek().is_some() {
+                for (at, event) in events.by_ref().take(TURN_EVENTS_MAX) {
+                    if matches!(event, Event::Stop) {
+                        self.finish_turn()?;
+                        return self.service.persister().persist();
+                    }
+                    self.handle(at, event)?;
+                }
+                self.finish_turn()?;
+            }
+            self.worker.yield_now().await; // the sockets of this worker have their turn, however much arrives
+        }
+    }
+
+    fn handle(&mut self, now: Duration, event: Event) -> Result<(), StoreError> {
+        match event {
+            Event::Request { connection, reply_to, request } => {
+                let token = self.token_next;
+                self.token_next += 1;
+                match self.sessions.get_mut(&request.session) {
+                    Some(known) if known.id() == connection.id() => {}
+                    Some(known) => *known = connection.clone(),
+                    None => drop(self.sessions.insert(request.session, connection.clone())),
+                }
+                self.asked.insert(token, (connection, reply_to));
+                self.service.submit(now, token, request)
+            }
+            Event::Closed { connection } => {
+                self.sessions.retain(|_, known| known.id() != connection);
+                Ok(())
+            }
+            Event::Map(map) => self.take_map(now, &map),
+            Event::Synced { persister, result } => {
+                result?;
+                self.sync.persister = Some(persister);
+                for waiter in std::mem::take(&mut self.sync.running) {
+                    match waiter {
+                        Waiter::Request(token) => self.answer(token, &Reply::Done),
+                        // The asker is gone only at the end.
+                        Waiter::Purges(answer, entries) => drop(answer.send(entries)),
+                    }
+                }
+                self.maybe_sync(now);
+                Ok(())
+            }
+            Event::NextPurges { limit, answer } => {
+                self.finish_turn()?; // a file is handed out only when its removal is committed
+                let entries = self.service.purge_next(limit)?;
+                if entries.is_empty() {
+                    drop(answer.send(entries));
+                } else {
+                    self.sync.waiting.push(Waiter::Purges(answer, entries));
+                    self.start_sync();
+                }
+                Ok(())
+            }
+            Event::NextSizes { limit, answer } => {
+                drop(answer.send(self.service.size_recovery_next(limit)?));
+                Ok(())
+            }
+            Event::Purged(gfid) => self.service.purged(gfid),
+            Event::SizeRecovered { gfid, end } => self.service.size_recovered(now, gfid, end, wall_clock()),
+            Event::Tick => {
+                self.service.tick(now)?;
+                if now >= self.space_checked + SPACE_EVERY {
+                    self.space_checked = now;
+                    self.check_space();
+                }
+                self.maybe_sync(now);
+                Ok(())
+            }
+            Event::Stop => Ok(()),
+        }
+    }
+
+    /// Commits and tells.
+    fn finish_turn(&mut self) -> Result<(), StoreError> {
+        self.sync.dirty |= self.service.namespace().uncommitted() > 0;
+        let mut wants_sync = false;
+        for event in self.service.finish_turn()? {
+            match event {
+                metadata::Event::Reply { token, reply } => self.answer(token, &reply),
+                metadata::Event::Recall { session, recall } => self.recall(session, &recall),
+                metadata::Event::Sync { token } => {
+                    self.sync.waiting.push(Waiter::Request(token));
+                    wants_sync = true;
+                }
+            }
+        }
+        if wants_sync {
+            self.start_sync();
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, token: u64, reply: &Reply) {
+        if let Some((connection, to)) = self.asked.remove(&token) {
+            let front = protocol::encode(reply);
+            connection.reply_to(to, Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()));
+        }
+    }
+
+    /// Asks for a lease. A session without a connection is asked again by the repetition, when it is back.
+    fn recall(&self, session: SessionId, recall: &Recall) {
+        if let Some(connection) = self.sessions.get(&session) {
+            let front = protocol::encode(recall);
+            connection.send(Message::new(TrafficClass::Client, Kind::Recall.to_u16(), front, Default::default()));
+        }
+    }
+
+    fn take_map(&mut self, now: Duration, map: &ClusterMap) -> Result<(), StoreError> {
+        if map.epoch <= self.epoch {
+            return Ok(());
+        }
+        let bound = self.service.bind_cluster(map.cluster)?;
+        if bound != map.cluster {
+            tracing::error!(%bound, monitor = %map.cluster, "the monitor is another cluster's: its map is ignored");
+            return Ok(());
+        }
+        self.epoch = map.epoch;
+        let of = |wanted: SessionState| {
+            map.sessions.iter().filter(move |(_, state)| **state == wanted).map(|(session, _)| *session).collect()
+        };
+        let view = SessionView { live: of(SessionState::Live), dead: of(SessionState::Dead), last: map.last_session };
+        self.sessions.retain(|session, _| view.live.contains(session) || *session > view.last);
+        self.service.sessions_changed(now, view)
+    }
+
+    fn maybe_sync(&mut self, now: Duration) {
+        let due = self.sync.dirty && now >= self.sync.last + self.config.sync_interval;
+        if due || !self.sync.waiting.is_empty() {
+            if due {
+                self.sync.last = now;
+            }
+            self.start_sync();
+        }
+    }
+
+    /// Starts a sync unless one runs; requests that came meanwhile share the next.
+    fn start_sync(&mut self) {
+        let Some(persister) = self.sync.persister.take() else { return };
+        self.sync.running = std::mem::take(&mut self.sync.waiting);
+        self.sync.dirty = false;
+        let inbox = Arc::clone(&self.inbox);
+        let job = self.worker.blocking(move || {
+            let result = persister.persist();
+            (persister, result)
+        });
+        let (ended, receiver) = oneshot();
+        self.sync.ended = Some(receiver);
+        self.worker.spawn(async move {
+            let event = match job.await {
+                Ok((persister, result)) => Event::Synced { persister, result },
+                Err(error) => {
+                    tracing::error!(%error, "sync failed");
+                    Event::Stop
+                }
+            };
+            inbox.push(event);
+            // Nobody waits unless the role ends.
+            let _ = ended.send(());
+        });
+    }
+
+    fn check_space(&mut self) {
+        match rustix::fs::statvfs(&self.config.dir) {
+            Ok(space) => self.service.set_full(space.f_bavail * space.f_frsize < self.config.free_bytes_min),
+            Err(error) => tracing::warn!(%error, dir = %self.config.dir.display(), "cannot read the free space"),
+        }
+    }
+}
