@@ -1,7 +1,7 @@
 //! A worker's share of the client: its PGs, its connections, its bounds.
 //!
-//! Contract: lives on one worker thread, which belongs to one client; found there with [`current`]. No locks: other
-//! threads reach it by tasks posted to the worker.
+//! Contract: kept on its worker ([`Worker::set_local`]), which belongs to one client. No locks: other threads reach it by
+//! tasks posted to the worker.
 
 use super::osd::{OsdKey, OsdLink, OsdService};
 use super::pg::PgIo;
@@ -25,19 +25,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-thread_local! {
-    /// The state of the client whose worker runs on this thread.
-    static LOCAL: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
-}
-
-/// The worker's state, if this thread is a client's worker.
-pub(crate) fn current() -> Option<Rc<Local>> {
-    LOCAL.with(|local| local.borrow().clone())
-}
-
-/// Calls `f` with the worker's state.
-pub(crate) fn with(f: impl FnOnce(&Rc<Local>)) {
-    if let Some(local) = current() {
+/// Calls `f` with the worker's state, if it is a client's worker.
+pub(crate) fn with(worker: &Worker, f: impl FnOnce(&Rc<Local>)) {
+    if let Some(local) = worker.local::<Local>() {
         f(&local);
     }
 }
@@ -109,12 +99,12 @@ impl Local {
         });
         let ticker = Rc::clone(&local);
         local.worker.spawn(async move { ticker.run_ticker().await });
-        LOCAL.with(|slot| *slot.borrow_mut() = Some(local));
+        local.worker.set_local(Rc::clone(&local));
     }
 
     /// Ends the state of this worker: PGs and connections.
-    pub fn uninstall() {
-        let Some(local) = LOCAL.with(|slot| slot.borrow_mut().take()) else { return };
+    pub fn uninstall(worker: &Worker) {
+        let Some(local) = worker.take_local::<Local>() else { return };
         local.kill();
         local.tick_changed.notify();
     }

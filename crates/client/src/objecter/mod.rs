@@ -414,8 +414,8 @@ impl LocalIo {
         if worker == self.local.worker.index() {
             return self.local.within(what, operation(Rc::clone(&self.local))).await;
         }
-        let run = self.local.worker.handle().run_on(worker, move |_| async move {
-            let local = local::current().ok_or(ClientError::Closed)?;
+        let run = self.local.worker.handle().run_on(worker, move |worker| async move {
+            let local = worker.local::<Local>().ok_or(ClientError::Closed)?;
             local.within(what, operation(Rc::clone(&local))).await
         });
         run.await.unwrap_or(Err(ClientError::Closed))

@@ -112,7 +112,7 @@ impl OsdService {
 }
 
 impl Service for OsdService {
-    fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
+    fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         if message.kind != Kind::Ack.to_u16() {
             tracing::debug!(osd = %self.key.osd, kind = message.kind, "message dropped: not for a client");
             return;
@@ -121,15 +121,15 @@ impl Service for OsdService {
             tracing::warn!(osd = %self.key.osd, "acknowledgement too short");
             return;
         };
-        local::with(|local| local.on_ack(self.key, connection.id(), &ack));
+        local::with(worker, |local| local.on_ack(self.key, connection.id(), &ack));
     }
 
-    fn on_state(&self, _worker: &Worker, connection: &Connection, event: &StateEvent) {
-        local::with(|local| local.on_osd_state(self.key, connection.id(), event));
+    fn on_state(&self, worker: &Worker, connection: &Connection, event: &StateEvent) {
+        local::with(worker, |local| local.on_osd_state(self.key, connection.id(), event));
     }
 
-    fn on_close(&self, _worker: &Worker, connection: &Connection, reason: &CloseReason) {
-        local::with(|local| local.on_osd_close(self.key, connection.id(), reason));
+    fn on_close(&self, worker: &Worker, connection: &Connection, reason: &CloseReason) {
+        local::with(worker, |local| local.on_osd_close(self.key, connection.id(), reason));
     }
 }
 

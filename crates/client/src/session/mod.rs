@@ -13,7 +13,7 @@ use crate::error::ClientError;
 use crate::objecter::local::{self, Local};
 use crate::objecter::{FileRef, LocalIo};
 use cluster::ClusterMap;
-use messenger::{Handle, Runtime, RuntimeConfig};
+use messenger::{Handle, Runtime, RuntimeConfig, Worker};
 use parking_lot::Mutex;
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::namespace::{Caller, NamespaceOp, Recall, Reply};
@@ -82,12 +82,12 @@ impl Client {
         for worker in 0..shared.handle.workers() {
             let (shared, map) = (Arc::clone(&shared), Arc::clone(&map));
             let handle = shared.handle.clone();
-            let install = move |worker: messenger::Worker| async move { Local::install(worker, shared, session, map) };
+            let install = move |worker: Worker| async move { Local::install(worker, shared, session, map) };
             handle.block_on_worker(worker, install).map_err(|_| ClientError::Closed)?;
         }
         // A map that came meanwhile found no worker to learn it.
         let newest = shared.map()?;
-        shared.on_workers(move || local::with(|local| local.on_map(Arc::clone(&newest))));
+        shared.on_workers(move |worker| local::with(worker, |local| local.on_map(Arc::clone(&newest))));
         Ok(Client { shared, owner })
     }
 
@@ -126,12 +126,12 @@ impl Client {
         ObjectId { gfid: file.gfid, index }.pg(pool.pg_num) as usize % workers
     }
 
-    /// This worker's data I/O. Call it on a worker (inside a task started with `handle().spawn_on`).
+    /// This worker's data I/O, for a worker of [`Client::handle`].
     ///
     /// # Errors
-    /// [`ClientError::Closed`] after [`Client::close`], and on any other thread.
-    pub fn local(&self) -> Result<LocalIo, ClientError> {
-        let local = local::current().filter(|local| Arc::ptr_eq(&local.shared, &self.shared));
+    /// [`ClientError::Closed`] after [`Client::close`], and for a worker of another runtime.
+    pub fn local(&self, worker: &Worker) -> Result<LocalIo, ClientError> {
+        let local = worker.local::<Local>().filter(|local| Arc::ptr_eq(&local.shared, &self.shared));
         local.map(LocalIo::new).ok_or(ClientError::Closed)
     }
 
@@ -153,8 +153,8 @@ impl Client {
         F: FnOnce(LocalIo) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, ClientError>> + 'static,
     {
-        let run = self.shared.handle.run_on(worker, move |_| async move {
-            let local = local::current().ok_or(ClientError::Closed)?;
+        let run = self.shared.handle.run_on(worker, move |worker| async move {
+            let local = worker.local::<Local>().ok_or(ClientError::Closed)?;
             operation(LocalIo::new(local)).await
         });
         async move { run.await.unwrap_or(Err(ClientError::Closed)) }
@@ -202,7 +202,7 @@ impl Client {
         let (session, map) = (self.shared.standing().session, self.shared.map()?);
         for worker in 0..self.shared.handle.workers() {
             let map = Arc::clone(&map);
-            let revive = move |_| async move { local::with(|local| local.revive(session, map)) };
+            let revive = move |w: Worker| async move { local::with(&w, |local| local.revive(session, map)) };
             self.shared.handle.run_on(worker, revive).await.map_err(|_| ClientError::Closed)?;
         }
         Ok(session)
@@ -224,7 +224,9 @@ impl Client {
         let synced = self.block_on(self.run_on(0, |io| async move { io.sync_all().await }));
         if synced.is_ok() {
             for worker in 0..self.shared.handle.workers() {
-                let close = |_| async { local::with(|local| local.pgs().iter().for_each(|pg| pg.close(local))) };
+                let close = |w: Worker| async move {
+                    local::with(&w, |local| local.pgs().iter().for_each(|pg| pg.close(local)));
+                };
                 // A worker that has ended has nothing to close.
                 let _ = self.shared.handle.block_on_worker(worker, close);
             }

@@ -9,7 +9,7 @@ use crate::error::ClientError;
 use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
-use messenger::{CallError, Connection, Handle, Message, TrafficClass};
+use messenger::{CallError, Connection, Handle, Message, TrafficClass, Worker};
 use parking_lot::{Mutex, RwLock};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, SessionId};
@@ -109,7 +109,7 @@ impl Shared {
         drop(standing);
         tracing::error!(%session, "the cluster declared this session dead");
         self.lease_until_ms.store(0, Ordering::Release);
-        self.on_workers(|| local::with(|local| local.kill()));
+        self.on_workers(|worker| local::with(worker, |local| local.kill()));
         self.emit(ClientEvent::Fenced(session));
     }
 
@@ -136,10 +136,10 @@ impl Shared {
     }
 
     /// Runs something on every worker, soon.
-    pub fn on_workers(&self, f: impl Fn() + Clone + Send + 'static) {
+    pub fn on_workers(&self, f: impl Fn(&Worker) + Clone + Send + 'static) {
         for worker in 0..self.handle.workers() {
             let f = f.clone();
-            self.handle.spawn_on(worker, move |_| async move { f() });
+            self.handle.spawn_on(worker, move |worker| async move { f(&worker) });
         }
     }
 
@@ -193,7 +193,7 @@ impl Shared {
         }
         *slot = Some(Arc::clone(&map));
         drop(slot);
-        self.on_workers(move || local::with(|local| local.on_map(Arc::clone(&map))));
+        self.on_workers(move |worker| local::with(worker, |local| local.on_map(Arc::clone(&map))));
     }
 
     /// There is a sign of a newer map than ours: asks for it, once at a time.
