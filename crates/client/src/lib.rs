@@ -20,4 +20,4 @@ pub use config::{ClientConfig, ReadPolicy};
 pub use data_worker::DataWorker;
 pub use error::ClientError;
 pub use objecter::{FileRef, LocalIo, SizeHint};
-pub use session::{Client, ClientEvent};
+pub use session::{Client, ClientEvent, ask_monitor};

@@ -74,6 +74,14 @@ impl Drop for Number<'_> {
 }
 
 impl Mds {
+    /// The map says where the service is: calls that wait for it elsewhere are to be made again there.
+    pub fn moved(&self, to: Option<SocketAddr>) {
+        let mut link = self.link.lock();
+        if let Some(old) = link.take_if(|link| to.is_some_and(|to| to != link.addr)) {
+            old.connection.close();
+        }
+    }
+
     /// A new session begins its numbers anew, over a new connection.
     pub fn restart(&self) {
         *self.numbers.lock() = Numbers::default();

@@ -6,6 +6,7 @@ mod mds;
 mod monitor;
 mod shared;
 
+pub use monitor::ask_monitor;
 pub(crate) use shared::Shared;
 
 use crate::config::ClientConfig;

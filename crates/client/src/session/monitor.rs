@@ -1,8 +1,9 @@
 //! The connection to the monitor: the map as it changes, and the session's life.
 
 use super::shared::{RETRY_PAUSE, Shared};
+use crate::config::ClientConfig;
 use crate::error::ClientError;
-use messenger::{CloseReason, ConnectConfig, Connection, Message, Service, StateEvent, Worker};
+use messenger::{CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, Worker};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind, SessionId};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -20,20 +21,43 @@ pub(super) fn resolve(monitor: &str) -> Result<SocketAddr, ClientError> {
     found.next().ok_or_else(|| connect("the name has no address".to_owned()))
 }
 
-/// Connects to the monitor, gets the map and opens a session.
-pub(super) async fn open(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
-    let deadline = shared.deadline();
+/// Asks the monitor one thing, without a session: for `status` and the like. Blocks for at most `timeout`.
+///
+/// # Errors
+/// [`ClientError::Connect`], [`ClientError::Refused`], [`ClientError::TimedOut`].
+pub fn ask_monitor(monitor: &str, request: &MonitorRequest, timeout: Duration) -> Result<MonitorReply, ClientError> {
+    let addr = resolve(monitor)?;
+    let config = ClientConfig { workers: 1, timeout, ..ClientConfig::new(monitor, "one question") };
+    let runtime = Runtime::start(RuntimeConfig::new("ask", config.workers))
+        .map_err(|error| ClientError::Local(error.to_string()))?;
+    let shared = Shared::new(config, runtime.handle());
+    dial(&shared, addr)?;
+    let answer = messenger::sync::block_on(shared.call_monitor(request, shared.deadline()));
+    runtime.shutdown();
+    answer.map_err(|error| unreachable(&shared, error))
+}
+
+/// Begins the connection to the monitor.
+fn dial(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
     let service = MonitorService { shared: Arc::downgrade(shared) };
     let config = ConnectConfig::new(addr, ClusterId::default(), shared.config.name.clone());
     let connection = shared.handle.connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
-    shared.monitor.set(connection).map_err(|_| ClientError::Closed)?;
-    let subscribed = shared.subscribe().await;
-    if let Err(ClientError::TimedOut(_)) = subscribed {
-        let problem = shared.problem.lock().clone();
-        let reason = if problem.is_empty() { "no answer".to_owned() } else { problem };
-        return Err(ClientError::Connect { monitor: shared.config.monitor.clone(), reason });
-    }
-    subscribed?;
+    shared.monitor.set(connection).map_err(|_| ClientError::Closed)
+}
+
+/// A time-out of the first call says why nothing answered.
+fn unreachable(shared: &Shared, error: ClientError) -> ClientError {
+    let ClientError::TimedOut(_) = error else { return error };
+    let problem = shared.problem.lock().clone();
+    let reason = if problem.is_empty() { "no answer".to_owned() } else { problem };
+    ClientError::Connect { monitor: shared.config.monitor.clone(), reason }
+}
+
+/// Connects to the monitor, gets the map and opens a session.
+pub(super) async fn open(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
+    let deadline = shared.deadline();
+    dial(shared, addr)?;
+    shared.subscribe().await.map_err(|error| unreachable(shared, error))?;
     open_session(shared, deadline).await
 }
 

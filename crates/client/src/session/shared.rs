@@ -193,6 +193,7 @@ impl Shared {
         }
         *slot = Some(Arc::clone(&map));
         drop(slot);
+        self.mds.moved(map.mds);
         self.on_workers(move |worker| local::with(worker, |local| local.on_map(Arc::clone(&map))));
     }
 

@@ -210,6 +210,11 @@ impl Fake {
         lock(&self.world).osds[index].reads
     }
 
+    /// Where the monitor of the map says that the metadata service is.
+    pub fn set_mds(&self, addr: SocketAddr) {
+        self.change(|map| map.mds = Some(addr));
+    }
+
     /// Changes the map into its next epoch and tells everyone.
     fn change(&self, change: impl FnOnce(&mut ClusterMap)) {
         let mut world = lock(&self.world);
@@ -247,7 +252,8 @@ impl Fake {
     }
 }
 
-fn listen(factory: impl Fn(&Worker) -> Rc<dyn Service> + Send + Sync + 'static) -> (Listener, Runtime) {
+/// Serves on a free port.
+pub fn listen(factory: impl Fn(&Worker) -> Rc<dyn Service> + Send + Sync + 'static) -> (Listener, Runtime) {
     let runtime = Runtime::start(RuntimeConfig::new("fake", 2)).expect("threads");
     let any = "127.0.0.1:0".parse().expect("an address");
     let listener = runtime.handle().listen(ListenConfig::new(any, CLUSTER, "fake"), factory).expect("a free port");

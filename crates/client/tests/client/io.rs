@@ -1,11 +1,9 @@
 //! Object I/O against OSDs that keep fragments in memory: every byte compared with a model, healthy, with shards down,
 //! back, busy, late, corrupt, full, and with the session fenced.
 
-mod fake;
-
+use crate::fake::{Fake, Faults, POOL};
 use bytes::Bytes;
 use client::{Client, ClientConfig, ClientError, ClientEvent, FileRef, LocalIo, ReadPolicy, SizeHint};
-use fake::{Fake, Faults, POOL};
 use protocol::{Gfid, Profile};
 use std::future::Future;
 use std::sync::mpsc;
