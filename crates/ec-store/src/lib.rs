@@ -7,12 +7,14 @@
 //! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
 //! * [`journal`]: what was written and is not yet in fragment files, one log per core.
 //! * [`pg`]: the PG write protocol, writer side and shard side, as state machines without I/O.
+//! * [`core`]: the executor of one core, which drives the machines of its PGs over journal and fragment files.
 //!
 //! Depends on `protocol` for ids and on `messenger` for buffers and executor threads. Knows nothing of sockets, names or
 //! cluster maps. Start reading at DESIGN section 6, then [`fragment::FragmentFile`] and [`journal::Journal`].
 #![deny(unsafe_code)]
 
 pub mod codec;
+pub mod core;
 pub mod disk;
 pub mod fragment;
 pub mod journal;

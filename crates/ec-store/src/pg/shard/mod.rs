@@ -388,10 +388,10 @@ impl PgShard {
     /// Where the bytes of a range are: the newest record of each byte, else the fragment file. Pins the object.
     pub fn plan(&mut self, object: ObjectId, range: Range<u64>) -> ReadPlan {
         let mut parts = Vec::new();
-        if range.start < range.end {
-            if let Some(log) = self.log.objects.get(&object) {
-                parts.extend(log.parts(range.clone()).map(|(part, lsn)| self.source(part, lsn)));
-            }
+        if range.start < range.end
+            && let Some(log) = self.log.objects.get(&object)
+        {
+            parts.extend(log.parts(range.clone()).map(|(part, lsn)| self.source(part, lsn)));
         }
         self.pin(object);
         ReadPlan { object, range: range.start..range.end.max(range.start), parts }

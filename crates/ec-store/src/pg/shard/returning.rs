@@ -327,6 +327,13 @@ impl PgShard {
 
     // ---- repair of an in-sync shard
 
+    /// The question for a member's piece of a range to repair: of no older state than this shard's.
+    pub fn repair_body(&self, object: ObjectId, offset: u64, length: u32) -> RecoveryBody {
+        let open = self.log.sessions.iter().filter(|(_, s)| !s.is_over());
+        let known: Vec<(SessionId, Seq)> = open.map(|(id, s)| (*id, s.settled())).collect();
+        RecoveryBody::Snap { object, offset, length, known: known.clone(), floor: known }
+    }
+
     /// May a range that fails its checksum be replaced by bytes rebuilt from pieces with these marks? This shard must
     /// have applied nothing that the pieces lack, and hold no direct record there, whose bytes a restart would check.
     pub fn may_repair(&self, object: ObjectId, range: &std::ops::Range<u64>, pieces: &[&[SessionMark]]) -> bool {

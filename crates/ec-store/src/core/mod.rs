@@ -1,0 +1,551 @@
+//! The executor of one core: its PGs, its journal, its fragment files, on one worker thread.
+//!
+//! Contract: a [`Core`] lives on the worker that opened it and is called there only; clones are the same core. What
+//! waits for the disk runs on the runtime's I/O threads. Replies leave through an [`Outlet`].
+//!
+//! **Group commit.** Messages that arrive in one loop turn are taken first; at its end the journal is flushed once, and
+//! only then one acknowledgement for each (PG, session) leaves. Syncs run at most one at a time: at once when a session
+//! asks (fsync), else every `journal_sync_interval` while anything is unsynced.
+//!
+//! **Upkeep.** Every [`UPKEEP_INTERVAL`]: records below the stable marks are applied, object by object; when a quarter of
+//! the journal is used, or every [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and
+//! whole segments of the journal go.
+//!
+//! **Limits.** Records not applied are held in memory and bounded by `journal_bytes_max`: beyond it sessions are told
+//! `Busy`. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
+//!
+//! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
+//! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs.
+
+mod format;
+mod reading;
+pub mod recovery;
+mod restart;
+mod store;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+
+pub use store::CoreStore;
+
+use crate::fragment::{FragmentConfig, FragmentError};
+use crate::journal::{JournalConfig, JournalError};
+use crate::pg::ShardView;
+use crate::pg::shard::{Outcome, PgShard, Replay, StoreError};
+use crate::superblock::DataDir;
+use bytes::Bytes;
+use messenger::sync::Notify;
+use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
+use protocol::monitor::SessionHolding;
+use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
+use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use store::Place;
+use upkeep::SyncState;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// How often records are applied and limits looked at.
+pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
+/// How long applied records stay in a journal that is far from full: trimming syncs every changed file.
+pub const TRIM_IDLE: Duration = Duration::from_secs(5);
+/// Ranges waiting to be repaired: more are found again by the next read.
+const REPAIRS_MAX: usize = 1024;
+
+/// Settings of a core.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// Which core.
+    pub core: CoreId,
+    /// The journal. `journal_bytes_max` bounds the memory for unapplied records, too; default 256 MiB.
+    pub journal: JournalConfig,
+    /// The fragment store.
+    pub fragment: FragmentConfig,
+    /// Time between syncs while anything is unsynced: what the loss of power can take from writes without fsync, and how
+    /// long records wait to be applied. Default 100 ms.
+    pub journal_sync_interval: Duration,
+    /// Share of the disk at which sessions are told that it is full. Default 0.95.
+    pub full_ratio: f64,
+    /// Least size of a write that goes straight to never-written space, in bytes. Default
+    /// [`PgShard::DIRECT_BYTES_MIN`].
+    pub direct_bytes_min: u32,
+}
+
+impl CoreConfig {
+    /// Default settings.
+    pub fn new(core: CoreId) -> Self {
+        Self {
+            core,
+            journal: JournalConfig { journal_bytes_max: 256 << 20, ..JournalConfig::default() },
+            fragment: FragmentConfig::default(),
+            journal_sync_interval: Duration::from_millis(100),
+            full_ratio: 0.95,
+            direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
+        }
+    }
+}
+
+/// Why a core cannot be opened or do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The fragment store.
+    #[error(transparent)]
+    Fragment(#[from] FragmentError),
+    /// The journal holds an entry that this program does not know.
+    #[error("journal entry {lsn} of kind {kind} cannot be read: it was written by another version, or is damaged")]
+    Entry {
+        /// Its number.
+        lsn: u64,
+        /// Its kind.
+        kind: u8,
+    },
+    /// A seam operation failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A sync failed: nothing is served until the OSD is restarted.
+    #[error("storage failed: {0}")]
+    Poisoned(String),
+    /// The core was stopped.
+    #[error("the core was stopped")]
+    Stopped,
+}
+
+/// A message that no correct peer sends: its connection should be closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("malformed message of kind {0:#06x}")]
+pub struct Malformed(pub u16);
+
+/// Where answers go. Clones lead to the same peer.
+pub trait Outlet: Clone + 'static {
+    /// Sends a one-way message.
+    fn send(&self, message: Message);
+
+    /// Answers a call.
+    fn reply_to(&self, to: ReplyTo, message: Message);
+}
+
+impl Outlet for Connection {
+    fn send(&self, message: Message) {
+        Connection::send(self, message);
+    }
+
+    fn reply_to(&self, to: ReplyTo, message: Message) {
+        Connection::reply_to(self, to, message);
+    }
+}
+
+/// What a core has done since it was opened, and holds now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreStats {
+    /// Reads served.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Write messages taken in.
+    pub writes: u64,
+    /// Bytes of them.
+    pub write_bytes: u64,
+    /// Ranges that failed their checksum.
+    pub corrupt_found: u64,
+    /// Ranges repaired from other shards.
+    pub corrupt_repaired: u64,
+    /// Bytes rebuilt.
+    pub rebuilt_bytes: u64,
+    /// Bytes in the journal.
+    pub journal_bytes: u64,
+    /// Records in the journal.
+    pub journal_records: u64,
+    /// Objects to rebuild here, by PG, for PGs that are not clean.
+    pub to_rebuild: Vec<(PgId, u64)>,
+    /// Syncs that ended well.
+    pub syncs: u64,
+}
+
+/// A range of an object that failed its checksum.
+pub type Repair = (PgId, ObjectId, Range<u64>);
+
+/// A PG that is held here, with the way back to its sessions.
+struct Held<O> {
+    shard: PgShard,
+    outlets: HashMap<SessionId, O>,
+}
+
+struct State<O> {
+    store: CoreStore,
+    shards: HashMap<PgId, Held<O>>,
+    /// PGs found in the journal and not claimed by a view yet.
+    replays: HashMap<PgId, Replay>,
+    /// PGs that may have acknowledgements due.
+    touched: Vec<PgId>,
+    turn_due: bool,
+    sync: SyncState,
+    /// Bytes of fragment data that the disk still takes.
+    free: u64,
+    last_trim: Option<Instant>,
+    repairs: VecDeque<Repair>,
+    stats: CoreStats,
+    stopped: bool,
+}
+
+struct Shared<O> {
+    worker: Worker,
+    config: CoreConfig,
+    state: RefCell<State<O>>,
+    turn: Notify,
+    synced: Notify,
+    repair: Notify,
+}
+
+/// See the module.
+pub struct Core<O: Outlet> {
+    shared: Rc<Shared<O>>,
+}
+
+impl<O: Outlet> Clone for Core<O> {
+    fn clone(&self) -> Self {
+        Self { shared: Rc::clone(&self.shared) }
+    }
+}
+
+impl<O: Outlet> std::fmt::Debug for Core<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("core", &self.shared.config.core).finish_non_exhaustive()
+    }
+}
+
+impl<O: Outlet> Core<O> {
+    /// Opens journal and fragment files in `dir` and starts the core's tasks on `worker`, on which this must be called.
+    /// Reads the whole journal.
+    ///
+    /// # Errors
+    /// [`CoreError`]; nothing was changed.
+    pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
+        let (store, replays) = restart::open(dir, &config)?;
+        let state = State {
+            store,
+            shards: HashMap::new(),
+            replays,
+            touched: Vec::new(),
+            turn_due: false,
+            sync: SyncState::default(),
+            free: 0,
+            last_trim: None,
+            repairs: VecDeque::new(),
+            stats: CoreStats::default(),
+            stopped: false,
+        };
+        let (turn, synced, repair) = (Notify::new(), Notify::new(), Notify::new());
+        let state = RefCell::new(state);
+        let core = Self { shared: Rc::new(Shared { worker: worker.clone(), config, state, turn, synced, repair }) };
+        core.refresh_free();
+        worker.spawn(core.clone().turns());
+        worker.spawn(core.clone().upkeep());
+        Ok(core)
+    }
+
+    /// Which core this is.
+    pub fn id(&self) -> CoreId {
+        self.shared.config.core
+    }
+
+    /// The worker that it lives on.
+    pub fn worker(&self) -> &Worker {
+        &self.shared.worker
+    }
+
+    // ---- views
+
+    /// A view of a PG of this core. The PG is held from its first view on.
+    ///
+    /// # Errors
+    /// Those of the journal, and of reading the bytes of direct records again.
+    pub fn learn(&self, view: ShardView) -> Result<(), CoreError> {
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, replays, touched, .. } = &mut *state;
+        let pg = view.pg.pg;
+        store.set_place(pg, Place { shard: view.me, profile: view.pg.profile });
+        match shards.get_mut(&pg) {
+            Some(held) => {
+                if view.pg.epoch > held.shard.view().pg.epoch {
+                    held.outlets.clear();
+                }
+                held.shard.learn(view);
+                held.shard.note_whole(store)?;
+            }
+            None => {
+                let replay = replays.remove(&pg).unwrap_or_else(|| Replay::new(pg));
+                let replay = restart::check_direct(store, view.me, replay)?;
+                let mut shard = PgShard::restart(view, replay);
+                shard.set_direct_bytes_min(self.shared.config.direct_bytes_min);
+                shard.note_whole(store)?;
+                shards.insert(pg, Held { shard, outlets: HashMap::new() });
+            }
+        }
+        touched.push(pg);
+        drop(state);
+        self.schedule_turn();
+        Ok(())
+    }
+
+    /// All views of a map were passed in: what the journal holds of other PGs is let go, as they are not held here any
+    /// more. Until this is called for the first time nothing is trimmed.
+    pub fn views_are_complete(&self) {
+        let mut state = self.shared.state.borrow_mut();
+        for (pg, _) in std::mem::take(&mut state.replays) {
+            tracing::warn!(%pg, "the journal holds records of a placement group that is not held here any more");
+        }
+        state.last_trim.get_or_insert_with(Instant::now);
+    }
+
+    /// The PGs held here.
+    pub fn pgs(&self) -> Vec<PgId> {
+        self.shared.state.borrow().shards.keys().copied().collect()
+    }
+
+    /// The view that a PG is at.
+    pub fn view(&self, pg: PgId) -> Option<ShardView> {
+        self.with(pg, |shard, _| shard.view().clone())
+    }
+
+    /// Does something with a PG's machine; what became due leaves at the end of the turn.
+    pub fn with<R>(&self, pg: PgId, f: impl FnOnce(&mut PgShard, &mut CoreStore) -> R) -> Option<R> {
+        let result = {
+            let mut state = self.shared.state.borrow_mut();
+            let State { store, shards, touched, .. } = &mut *state;
+            let held = shards.get_mut(&pg)?;
+            let result = f(&mut held.shard, store);
+            touched.push(pg);
+            result
+        };
+        self.schedule_turn();
+        Some(result)
+    }
+
+    // ---- messages
+
+    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents or Recovery.
+    ///
+    /// # Errors
+    /// [`Malformed`], also for other kinds.
+    pub fn handle(&self, outlet: &O, message: Message) -> Result<(), Malformed> {
+        match Kind::from_u16(message.kind) {
+            Some(Kind::Write) => self.on_write(outlet, message),
+            Some(Kind::Read) => self.on_read(outlet, message),
+            Some(Kind::Mark) => self.on_mark(outlet, &message),
+            Some(Kind::Attach) => self.on_attach(outlet, &message),
+            Some(Kind::Stat) => self.on_stat(outlet, &message),
+            Some(Kind::Extents) => self.on_extents(outlet, &message),
+            Some(Kind::Recovery) => self.on_recovery(outlet, &message),
+            _ => Err(Malformed(message.kind)),
+        }
+    }
+
+    fn on_write(&self, outlet: &O, message: Message) -> Result<(), Malformed> {
+        let request: WriteRequest = front(&message)?;
+        let mut state = self.shared.state.borrow_mut();
+        state.stats.writes += 1;
+        state.stats.write_bytes += message.data.len() as u64;
+        state.store.data_crc = message.data_crc;
+        self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, message.data));
+        Ok(())
+    }
+
+    fn on_attach(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
+        let request: AttachRequest = front(message)?;
+        let state = self.shared.state.borrow_mut();
+        if self.deal(state, outlet, &request.head, |shard, store| shard.attach(store, &request)) {
+            let mut state = self.shared.state.borrow_mut();
+            if let Some(held) = state.shards.get_mut(&request.head.pg()) {
+                held.outlets.insert(request.head.session(), outlet.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn on_mark(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
+        let request: MarkRequest = front(message)?;
+        let state = self.shared.state.borrow_mut();
+        self.deal(state, outlet, &request.head, |shard, _| Ok(shard.mark(&request)));
+        Ok(())
+    }
+
+    /// Lets the PG's machine take a one-way message, and answers at once what it refuses. True: it was not refused.
+    fn deal(
+        &self,
+        mut state: std::cell::RefMut<'_, State<O>>,
+        outlet: &O,
+        head: &ShardHead,
+        take: impl FnOnce(&mut PgShard, &mut CoreStore) -> Result<Outcome, StoreError>,
+    ) -> bool {
+        let State { store, shards, touched, sync, free, .. } = &mut *state;
+        let (pg, attach, free) = (head.pg(), head.attach(), *free);
+        let Some(held) = shards.get_mut(&pg) else {
+            send_ack(outlet, &not_held(pg, attach));
+            return false;
+        };
+        let result = match store.poison() {
+            Some(_) => Ok(Outcome::Refused(Status::Io)),
+            None => take(&mut held.shard, store),
+        };
+        store.data_crc = None;
+        let taken = matches!(result, Ok(Outcome::Noted | Outcome::WantsSync));
+        match result {
+            Ok(Outcome::Noted) => {}
+            Ok(Outcome::WantsSync) => sync.wanted = true,
+            Ok(Outcome::Refused(status)) => send_ack(outlet, &held.shard.refusal(attach, status, free)),
+            Err(error) => {
+                tracing::error!(%pg, %error, "a message could not be taken");
+                send_ack(outlet, &held.shard.refusal(attach, error.status(), free));
+            }
+        }
+        touched.push(pg);
+        drop(state);
+        self.schedule_turn();
+        taken
+    }
+
+    // ---- the end of dead sessions
+
+    /// Fences a dead session in these PGs, syncs, and says what is here of it; `None`: not an active member in one of
+    /// the epochs.
+    ///
+    /// # Errors
+    /// Those of the sync.
+    pub async fn collect(
+        &self,
+        session: SessionId,
+        pgs: &[(PgId, Epoch)],
+    ) -> Result<Option<Vec<SessionHolding>>, CoreError> {
+        for (pg, epoch) in pgs {
+            if self.with(*pg, |shard, _| shard.fence(session, *epoch)) != Some(true) {
+                return Ok(None);
+            }
+        }
+        self.sync(false).await?; // Rule: RecoverSync
+        let holding = |(pg, epoch): &(PgId, Epoch)| self.with(*pg, |shard, _| shard.holding(session, *epoch)).flatten();
+        Ok(pgs.iter().map(holding).collect())
+    }
+
+    /// Drops what lies beyond the cuts and forgets the session; gives the PGs for which that is durable.
+    ///
+    /// # Errors
+    /// Those of the journal and the sync.
+    pub async fn decide(&self, session: SessionId, cuts: &[(PgId, Epoch, Seq)]) -> Result<Vec<PgId>, CoreError> {
+        let mut decided = Vec::new();
+        for (pg, epoch, cut) in cuts {
+            if self.with(*pg, |shard, store| shard.decide(store, session, *epoch, *cut)).transpose()? == Some(true) {
+                decided.push(*pg);
+            }
+        }
+        self.sync(false).await?; // Rule: DecideDurable
+        Ok(decided)
+    }
+
+    // ---- state
+
+    /// What was done so far, and is held now.
+    pub fn stats(&self) -> CoreStats {
+        let state = self.shared.state.borrow();
+        let to_rebuild = |(pg, held): (&PgId, &Held<O>)| (*pg, held.shard.to_rebuild() as u64);
+        CoreStats {
+            journal_bytes: state.store.journal.bytes(),
+            journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),
+            to_rebuild: state.shards.iter().filter(|(_, h)| h.shard.is_returning()).map(to_rebuild).collect(),
+            ..state.stats.clone()
+        }
+    }
+
+    /// Bytes of fragment data that the disk still takes before it counts as full.
+    pub fn free_bytes(&self) -> u64 {
+        self.shared.state.borrow().free
+    }
+
+    /// Why nothing is served any more, if a sync has failed.
+    pub fn poison(&self) -> Option<String> {
+        self.shared.state.borrow().store.poison().map(str::to_owned)
+    }
+
+    /// The next range that failed its checksum; waits for one. `None` once the core is stopped.
+    pub async fn next_repair(&self) -> Option<Repair> {
+        loop {
+            let notified = self.shared.repair.notified();
+            {
+                let mut state = self.shared.state.borrow_mut();
+                if state.stopped {
+                    return None;
+                }
+                if let Some(repair) = state.repairs.pop_front() {
+                    return Some(repair);
+                }
+            }
+            notified.await;
+        }
+    }
+
+    fn note_corrupt(&self, state: &mut State<O>, pg: PgId, object: ObjectId, range: Range<u64>) {
+        state.stats.corrupt_found += 1;
+        tracing::warn!(%pg, %object, ?range, "bytes fail their checksum: they are read from other shards and repaired");
+        let repair = (pg, object, range);
+        if state.repairs.len() < REPAIRS_MAX && !state.repairs.contains(&repair) {
+            state.repairs.push_back(repair);
+            self.shared.repair.notify_all();
+        }
+    }
+
+    /// Takes nothing more, and syncs everything. The core's tasks end.
+    ///
+    /// # Errors
+    /// Those of the sync: what was acknowledged as durable still is.
+    pub async fn stop(&self) -> Result<(), CoreError> {
+        self.shared.state.borrow_mut().shards.values_mut().for_each(|held| held.outlets.clear());
+        let result = self.sync(true).await;
+        self.halt();
+        result
+    }
+
+    /// Ends the core's tasks at once, as the death of the process would.
+    pub fn halt(&self) {
+        self.shared.state.borrow_mut().stopped = true;
+        self.shared.turn.notify_all();
+        self.shared.synced.notify_all();
+        self.shared.repair.notify_all();
+    }
+}
+
+fn not_held(pg: PgId, attach: AttachId) -> AckMessage {
+    AckMessage {
+        pg: pg.to_u64().into(),
+        epoch: 0.into(),
+        attach: attach.get().into(),
+        tail: 0.into(),
+        durable: 0.into(),
+        free: 0.into(),
+        status: Status::NotActive as u8,
+        flags: 0,
+    }
+}
+
+fn send_ack<O: Outlet>(outlet: &O, ack: &AckMessage) {
+    let front = Bytes::copy_from_slice(ack.as_bytes());
+    outlet.send(Message::new(TrafficClass::Client, Kind::Ack.to_u16(), front, Bytes::new()));
+}
+
+fn front<T: FromBytes + KnownLayout + Immutable>(message: &Message) -> Result<T, Malformed> {
+    T::read_from_bytes(&message.front).map_err(|_| Malformed(message.kind))
+}
+
+/// The head and more of a read, stat or extents request.
+fn read_front(message: &Message) -> Result<ReadRequest, Malformed> {
+    if message.is_request() { front(message) } else { Err(Malformed(message.kind)) }
+}
+
+/// PGs touched since the turn before, each once.
+fn take_touched<O>(state: &mut State<O>) -> BTreeSet<PgId> {
+    state.touched.drain(..).collect()
+}

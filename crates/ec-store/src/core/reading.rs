@@ -1,0 +1,435 @@
+//! Serves reads, stats, extents and pieces for other shards.
+//!
+//! Contract: what lies in the page cache is answered inline; the rest on an I/O thread, with the object pinned so that
+//! nothing is applied to its file meanwhile: a read sees exactly the writes that came before it.
+
+use super::{Core, Malformed, Outlet, State, read_front};
+use crate::fragment::{FragmentError, FragmentFile, FragmentKey, ReadMode, ReadOutcome, SECTOR_BYTES, verify};
+use crate::pg::shard::{ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
+use bytes::Bytes;
+use messenger::buffer::PooledBuf;
+use messenger::{Message, ReplyTo, TrafficClass};
+use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest};
+use protocol::shard::{ExtentsReply, ReadReply, StatReply, Status};
+use protocol::{Kind, ObjectId, PgId};
+use std::ops::Range;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Extents in one reply.
+const EXTENTS_MAX: usize = 4096;
+/// Bytes that one read may ask for: what a frame carries.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// A read that is being carried out.
+struct Reading {
+    key: FragmentKey,
+    file: Option<Arc<FragmentFile>>,
+    plan: ReadPlan,
+    buffer: PooledBuf,
+}
+
+/// Why a read failed.
+enum ReadFailure {
+    /// This part fails its checksum.
+    Corrupt(Range<u64>),
+    Io,
+}
+
+impl Reading {
+    /// Reads everything. `None`: the disk is needed, and `mode` does not allow it.
+    fn run(&mut self, mode: ReadMode) -> Result<Option<()>, ReadFailure> {
+        let start = self.plan.range.start;
+        let mut at = start;
+        for (part, source) in &self.plan.parts {
+            if part.start > at && read_file(&self.file, &mut self.buffer, start, at..part.start, mode)?.is_none() {
+                return Ok(None);
+            }
+            let into = &mut self.buffer.as_mut()[(part.start - start) as usize..(part.end - start) as usize];
+            match source {
+                Source::Bytes(bytes) => into.copy_from_slice(bytes),
+                Source::Hole => into.fill(0),
+                Source::Direct(crcs) => {
+                    let Some(file) = &self.file else { return Err(ReadFailure::Corrupt(part.clone())) };
+                    match file.read_raw(part.start, into, mode) {
+                        Ok(ReadOutcome::WouldBlock) => return Ok(None),
+                        Ok(_) => {}
+                        Err(error) => return Err(failure(&error, part)),
+                    }
+                    verify(self.key, part.start, into, crcs).map_err(|error| failure(&error, part))?;
+                }
+            }
+            at = part.end;
+        }
+        let end = self.plan.range.end;
+        if at < end { read_file(&self.file, &mut self.buffer, start, at..end, mode) } else { Ok(Some(())) }
+    }
+}
+
+fn read_file(
+    file: &Option<Arc<FragmentFile>>,
+    buffer: &mut PooledBuf,
+    start: u64,
+    range: Range<u64>,
+    mode: ReadMode,
+) -> Result<Option<()>, ReadFailure> {
+    let into = &mut buffer.as_mut()[(range.start - start) as usize..(range.end - start) as usize];
+    let Some(file) = file else {
+        into.fill(0);
+        return Ok(Some(()));
+    };
+    match file.read(range.start, into, mode) {
+        Ok(ReadOutcome::WouldBlock) => Ok(None),
+        Ok(_) => Ok(Some(())),
+        Err(error) => Err(failure(&error, &range)),
+    }
+}
+
+fn failure(error: &FragmentError, range: &Range<u64>) -> ReadFailure {
+    match error {
+        FragmentError::Corrupt { sectors, .. } => {
+            let first = sectors.first().map_or(range.start, |s| s * SECTOR_BYTES);
+            let end = sectors.last().map_or(range.end, |s| (s + 1) * SECTOR_BYTES);
+            ReadFailure::Corrupt(first..end)
+        }
+        error => {
+            tracing::error!(%error, "a fragment cannot be read");
+            ReadFailure::Io
+        }
+    }
+}
+
+impl<O: Outlet> Core<O> {
+    pub(super) fn on_read(&self, outlet: &O, message: Message) -> Result<(), Malformed> {
+        let request = read_front(&message)?;
+        if u64::from(request.length.get()) > READ_BYTES_MAX {
+            return Err(Malformed(message.kind));
+        }
+        let (to, attach, pg) = (message.reply_to(), request.head.attach().get(), request.head.pg());
+        let mut state = self.shared.state.borrow_mut();
+        let plan = match (state.store.poison().is_some(), state.shards.get_mut(&pg)) {
+            (true, _) => Err(Status::Io),
+            (_, None) => Err(Status::NotActive),
+            (_, Some(held)) => held.shard.read(&request),
+        };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(status) => {
+                drop(state);
+                reply_read(outlet, to, attach, status, Bytes::new());
+                return Ok(());
+            }
+        };
+        // a read that one record covers needs neither buffer nor file
+        if let ([(_, Source::Bytes(bytes))], true) = (&plan.parts[..], plan.is_covered()) {
+            Self::unpin(&mut state, pg, plan.object);
+            Self::count_read(&mut state, bytes.len());
+            reply_read(outlet, to, attach, Status::Ok, bytes.clone());
+            return Ok(());
+        }
+        let core = self.clone();
+        let outlet = outlet.clone();
+        self.run_read(state, pg, plan, move |state, result| match result {
+            Ok(data) => {
+                Self::count_read(state, data.len());
+                reply_read(&outlet, to, attach, Status::Ok, data);
+            }
+            Err((object, ReadFailure::Corrupt(range))) => {
+                core.note_corrupt(state, pg, object, range);
+                reply_read(&outlet, to, attach, Status::Corrupt, Bytes::new());
+            }
+            Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Bytes::new()),
+        });
+        Ok(())
+    }
+
+    fn unpin(state: &mut State<O>, pg: PgId, object: ObjectId) {
+        if let Some(held) = state.shards.get_mut(&pg) {
+            held.shard.unpin(object);
+        }
+    }
+
+    fn count_read(state: &mut State<O>, bytes: usize) {
+        state.stats.reads += 1;
+        state.stats.read_bytes += bytes as u64;
+    }
+
+    /// Carries a plan out, here if the page cache has it all, else on an I/O thread; unpins, and hands the bytes over.
+    /// A fragment that does not exist gives no bytes.
+    fn run_read(
+        &self,
+        mut state: std::cell::RefMut<'_, State<O>>,
+        pg: PgId,
+        plan: ReadPlan,
+        done: impl FnOnce(&mut State<O>, Result<Bytes, (ObjectId, ReadFailure)>) + 'static,
+    ) {
+        let object = plan.object;
+        let opened = match state.store.key(pg, object) {
+            Some(key) => state.store.fragments.get(key).map(|file| (key, file)).map_err(|error| {
+                tracing::error!(%error, "a fragment cannot be opened");
+                if error.is_erasure() { ReadFailure::Corrupt(plan.range.clone()) } else { ReadFailure::Io }
+            }),
+            None => Err(ReadFailure::Io),
+        };
+        let (key, file) = match opened {
+            Ok(opened) => opened,
+            Err(failure) => {
+                Self::unpin(&mut state, pg, object);
+                return done(&mut state, Err((object, failure)));
+            }
+        };
+        if file.is_none() && plan.parts.is_empty() {
+            Self::unpin(&mut state, pg, object);
+            return done(&mut state, Ok(Bytes::new()));
+        }
+        let length = (plan.range.end - plan.range.start) as usize;
+        let mut reading = Reading { key, file, plan, buffer: self.shared.worker.pool().take(length) };
+        match reading.run(ReadMode::NoWait) {
+            Ok(Some(())) => {
+                Self::unpin(&mut state, pg, object);
+                done(&mut state, Ok(reading.buffer.freeze()));
+            }
+            Err(failure) => {
+                Self::unpin(&mut state, pg, object);
+                done(&mut state, Err((object, failure)));
+            }
+            Ok(None) => {
+                drop(state);
+                let job = self.shared.worker.blocking(move || {
+                    let result = reading.run(ReadMode::Blocking);
+                    result.map(|_| reading.buffer.freeze())
+                });
+                let core = self.clone();
+                self.shared.worker.spawn(async move {
+                    let result = job.await.unwrap_or(Err(ReadFailure::Io));
+                    let mut state = core.shared.state.borrow_mut();
+                    Self::unpin(&mut state, pg, object);
+                    done(&mut state, result.map_err(|failure| (object, failure)));
+                });
+            }
+        }
+    }
+
+    pub(super) fn on_stat(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
+        let request = read_front(message)?;
+        let (pg, object) = (request.head.pg(), request.object.into());
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, .. } = &mut *state;
+        let stat = match shards.get_mut(&pg) {
+            None => Err(Status::NotActive),
+            Some(held) => held.shard.check_read(&request).and_then(|()| {
+                let key = store.key(pg, object).ok_or(Status::Io)?;
+                let stat = store
+                    .fragments
+                    .stat(key)
+                    .map_err(|error| if error.is_erasure() { Status::Corrupt } else { Status::Io })?;
+                let (end, allocated) = stat.map_or((0, 0), |s| (s.logical_end, s.allocated_bytes));
+                let (exists, end) = held.shard.stat_over(object, stat.is_some(), end);
+                Ok((exists, end, allocated))
+            }),
+        };
+        let (exists, logical_end, allocated) = stat.unwrap_or_default();
+        let status = stat.map_or_else(|status| status, |_| Status::Ok);
+        let reply = StatReply {
+            attach: request.head.attach().get().into(),
+            logical_end: logical_end.into(),
+            allocated: allocated.into(),
+            status: status as u8,
+            flags: u8::from(exists),
+        };
+        let front = Bytes::copy_from_slice(reply.as_bytes());
+        outlet.reply_to(message.reply_to(), answer(Kind::StatReply, front, Bytes::new()));
+        Ok(())
+    }
+
+    pub(super) fn on_extents(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
+        let request = read_front(message)?;
+        let pg = request.head.pg();
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, .. } = &mut *state;
+        let result = match shards.get_mut(&pg) {
+            None => Err(Status::NotActive),
+            Some(held) => held.shard.read(&request).and_then(|plan| {
+                held.shard.unpin(plan.object);
+                let key = store.key(pg, plan.object).ok_or(Status::Io)?;
+                let file = store.fragments.get(key).map_err(|_| Status::Corrupt)?;
+                let all = file.map_or(Ok(Vec::new()), |f| f.data_extents(plan.range.start, EXTENTS_MAX + 1));
+                let all = all.map_err(|_| Status::Io)?;
+                // what lies behind the last one asked for is not known
+                let known = if all.len() > EXTENTS_MAX { all[EXTENTS_MAX].start } else { u64::MAX };
+                Ok((merge_extents(&plan, &all, known), known < plan.range.end))
+            }),
+        };
+        let reply = match result {
+            Ok((data, more)) => ExtentsReply { status: Status::Ok, more, data },
+            Err(status) => ExtentsReply { status, data: Vec::new(), more: false },
+        };
+        outlet.reply_to(message.reply_to(), answer(Kind::ExtentsReply, protocol::encode(&reply), Bytes::new()));
+        Ok(())
+    }
+
+    // ---- for other shards
+
+    pub(super) fn on_recovery(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
+        let malformed = Malformed(message.kind);
+        let request: RecoveryRequest = protocol::decode("recovery", &message.front).map_err(|_| malformed)?;
+        let to = message.reply_to();
+        let (pg, epoch, from) = (request.pg, request.epoch, request.from);
+        let reply = match &request.body {
+            RecoveryBody::List { after, blank, attached } => {
+                self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached))
+            }
+            RecoveryBody::Report { objects } => self.with(pg, |shard, store| shard.report(store, epoch, from, objects)),
+            RecoveryBody::Snap { object, offset, length, known, floor } => {
+                if u64::from(*length) > READ_BYTES_MAX {
+                    return Err(malformed);
+                }
+                let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };
+                let range = *offset..*offset + u64::from(*length);
+                return self.give_piece(outlet, to, pg, &question, range);
+            }
+        };
+        let reply = reply.unwrap_or(Ok(RecoveryReply::Refused(Status::NotActive)));
+        reply_recovery(outlet, to, &reply.unwrap_or_else(|error| refused(&error)), Bytes::new());
+        Ok(())
+    }
+
+    fn give_piece(
+        &self,
+        outlet: &O,
+        to: ReplyTo,
+        pg: PgId,
+        question: &SnapQuestion<'_>,
+        range: Range<u64>,
+    ) -> Result<(), Malformed> {
+        let object = question.object;
+        let plan = self.with(pg, |shard, store| shard.snap(store, question));
+        let snap = match plan {
+            Some(Ok(SnapPlan::Ready(snap))) => snap,
+            other => {
+                let reply = match other {
+                    None => RecoveryReply::Refused(Status::NotActive),
+                    Some(Ok(SnapPlan::Refused(status))) => RecoveryReply::Refused(status),
+                    Some(Ok(_)) => RecoveryReply::NotYet,
+                    Some(Err(error)) => refused(&error),
+                };
+                reply_recovery(outlet, to, &reply, Bytes::new());
+                return Ok(());
+            }
+        };
+        let mut state = self.shared.state.borrow_mut();
+        let profile_end = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
+        let range = range.start.min(profile_end)..range.end.min(profile_end);
+        let described = describe(&mut state, pg, object, &range);
+        let (exists, logical_end, fragment_end, data) = match described {
+            Ok(described) => described,
+            Err(status) => {
+                Self::unpin(&mut state, pg, object);
+                reply_recovery(outlet, to, &RecoveryReply::Refused(status), Bytes::new());
+                return Ok(());
+            }
+        };
+        let Snapshot { marks, has_unapplied } = snap;
+        let piece = RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks };
+        let plan = ReadPlan { object, range, parts: Vec::new() };
+        let (core, outlet) = (self.clone(), outlet.clone());
+        self.run_read(state, pg, plan, move |state, result| match result {
+            Ok(bytes) => reply_recovery(&outlet, to, &piece, bytes),
+            // after a restart the file passes its checksums only when the journal was applied again
+            Err((_, ReadFailure::Corrupt(_))) if has_unapplied => {
+                reply_recovery(&outlet, to, &RecoveryReply::NotYet, Bytes::new());
+            }
+            Err((object, ReadFailure::Corrupt(range))) => {
+                core.note_corrupt(state, pg, object, range);
+                reply_recovery(&outlet, to, &RecoveryReply::Refused(Status::Corrupt), Bytes::new());
+            }
+            Err((_, ReadFailure::Io)) => {
+                reply_recovery(&outlet, to, &RecoveryReply::Refused(Status::Io), Bytes::new());
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Existence, end of user data, end of the fragment's data, and extents within the range, of a fragment file.
+#[expect(clippy::type_complexity, reason = "the fields of one reply")]
+fn describe<O>(
+    state: &mut State<O>,
+    pg: PgId,
+    object: ObjectId,
+    range: &Range<u64>,
+) -> Result<(bool, u64, u64, Vec<(u64, u64)>), Status> {
+    let status = |error: &FragmentError| if error.is_erasure() { Status::Corrupt } else { Status::Io };
+    let key = state.store.key(pg, object).ok_or(Status::NotActive)?;
+    let Some(file) = state.store.fragments.get(key).map_err(|e| status(&e))? else {
+        return Ok((false, 0, 0, Vec::new()));
+    };
+    let end = file.stat().map_err(|e| status(&e))?.logical_end;
+    let extents = file.data_extents(0, usize::MAX).map_err(|e| status(&e))?;
+    let fragment_end = extents.last().map_or(0, |e| e.end);
+    let clip = |e: &Range<u64>| (e.start.max(range.start), e.end.min(range.end));
+    let within = extents.iter().map(clip).filter(|(s, e)| s < e).map(|(s, e)| (s, e - s));
+    Ok((true, end, fragment_end, within.collect()))
+}
+
+/// The file's extents below `known`, with what the journal lays over them, within the plan's range.
+fn merge_extents(plan: &ReadPlan, file: &[Range<u64>], known: u64) -> Vec<(u64, u64)> {
+    let limit = plan.range.end.min(known);
+    let mut data: Vec<Range<u64>> = Vec::new();
+    let mut add = |range: Range<u64>| {
+        let range = range.start.max(plan.range.start)..range.end.min(limit);
+        if range.start >= range.end {
+            return;
+        }
+        match data.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => data.push(range),
+        }
+    };
+    let mut at = plan.range.start;
+    let gap_end = (u64::MAX..u64::MAX, Source::Hole);
+    for (part, source) in plan.parts.iter().chain(std::iter::once(&gap_end)) {
+        let first = file.partition_point(|e| e.end <= at);
+        for extent in file[first..].iter().take_while(|e| e.start < part.start) {
+            add(extent.start.max(at)..extent.end.min(part.start));
+        }
+        if !matches!(source, Source::Hole) {
+            add(part.clone());
+        }
+        at = part.end;
+    }
+    data.into_iter().map(|e| (e.start, e.end - e.start)).collect()
+}
+
+fn answer(kind: Kind, front: Bytes, data: Bytes) -> Message {
+    Message::new(TrafficClass::Client, kind.to_u16(), front, data)
+}
+
+fn reply_read<O: Outlet>(outlet: &O, to: ReplyTo, attach: u64, status: Status, data: Bytes) {
+    let reply = ReadReply { attach: attach.into(), status: status as u8, flags: 0 };
+    outlet.reply_to(to, answer(Kind::ReadReply, Bytes::copy_from_slice(reply.as_bytes()), data));
+}
+
+fn reply_recovery<O: Outlet>(outlet: &O, to: ReplyTo, reply: &RecoveryReply, data: Bytes) {
+    outlet.reply_to(to, answer(Kind::RecoveryReply, protocol::encode(reply), data));
+}
+
+fn refused(error: &StoreError) -> RecoveryReply {
+    tracing::warn!(%error, "a question of another shard could not be answered");
+    RecoveryReply::Refused(error.status())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_of_file_and_journal_merge() {
+        let parts = vec![(10..20, Source::Hole), (30..40, Source::Bytes(Bytes::new())), (50..60, Source::Hole)];
+        let plan = ReadPlan { object: ObjectId::default(), range: 0..100, parts };
+        let file = [5..15, 18..35, 55..70];
+        assert_eq!(merge_extents(&plan, &file, u64::MAX), [(5, 5), (20, 20), (60, 10)]);
+        assert_eq!(merge_extents(&plan, &file, 32), [(5, 5), (20, 12)]);
+        assert_eq!(merge_extents(&plan, &[], u64::MAX), [(30, 10)]);
+    }
+}

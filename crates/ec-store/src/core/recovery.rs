@@ -1,0 +1,352 @@
+//! Brings a PG's shard back into the in-sync set, and repairs ranges that fail their checksum, from other shards.
+//!
+//! Contract: what to ask and what fits together is decided by the PG's machine ([`crate::pg::shard::returning`]); this
+//! carries questions and bytes, and decodes. Runs as tasks on the core's worker; one task for each PG.
+
+use super::{Core, CoreError, Outlet, Repair};
+use crate::codec::{self, Codec};
+use crate::fragment::SECTOR_BYTES;
+use crate::pg::shard::returning::{Cut, common_cut, least_cut};
+use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore};
+use bytes::Bytes;
+use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
+use protocol::{Epoch, ObjectId, PgId, ShardIndex};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a fragment that are rebuilt in one go, at most.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Objects rebuilt before members are told: each telling syncs.
+const REPORT_OBJECTS: usize = 32;
+/// How long to wait before a member is asked again that is not ready.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// How often a range is asked for before its object is put back, to try others first.
+const TRIES: usize = 20;
+
+/// The other shards of PGs.
+pub trait Members: Clone + 'static {
+    /// Asks the shard `member` of the request's PG, in class III. `None`: it cannot be reached.
+    fn ask(
+        &self,
+        member: ShardIndex,
+        request: RecoveryRequest,
+    ) -> impl Future<Output = Option<(RecoveryReply, Bytes)>> + 'static;
+}
+
+/// How a way back ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Return {
+    /// Everything that was missed by now is rebuilt: ask the monitor for writes (`AskJoin`) in this epoch.
+    CaughtUp(Epoch),
+    /// The shard is whole and synced: tell the monitor (`Join`), naming this epoch.
+    Whole(Epoch),
+    /// The epoch is over, or the shard does not return: begin anew with the next view.
+    Over,
+}
+
+/// A member's part of a range.
+struct Piece {
+    shard: ShardIndex,
+    exists: bool,
+    logical_end: u64,
+    fragment_end: u64,
+    data: Vec<(u64, u64)>,
+    marks: Vec<SessionMark>,
+    bytes: Bytes,
+}
+
+/// What is the same all along a way back.
+struct Way<O: Outlet, M: Members> {
+    core: Core<O>,
+    members: M,
+    pg: PgId,
+    epoch: Epoch,
+    me: ShardIndex,
+    codec: Arc<dyn Codec>,
+}
+
+impl<O: Outlet> Core<O> {
+    /// Goes the way back of a shard that is outside the in-sync set of an active PG, as far as one epoch allows.
+    ///
+    /// # Errors
+    /// Those of this core's journal, files and syncs.
+    pub async fn return_shard<M: Members>(&self, pg: PgId, members: M) -> Result<Return, CoreError> {
+        let Some(way) = self.way(pg, members) else { return Ok(Return::Over) };
+        if self.with(pg, |shard, _| shard.is_returning()) != Some(true) || !way.list().await? {
+            return Ok(Return::Over);
+        }
+        loop {
+            let mut failed = false;
+            while let Some(object) = way.shard(|shard| shard.next_to_rebuild()).flatten() {
+                let done = way.rebuild(object).await?;
+                if !done {
+                    failed = true;
+                    way.shard(|shard| shard.put_back(object));
+                    self.shared.worker.sleep(RETRY_DELAY).await;
+                }
+                if way.shard(|shard| shard.to_report().len()).unwrap_or(0) >= REPORT_OBJECTS {
+                    way.report().await?;
+                }
+                if !way.is_current() {
+                    return Ok(Return::Over);
+                }
+            }
+            way.report().await?;
+            match way.shard(|shard| (shard.view().is_joining(), shard.can_join(), shard.to_rebuild())) {
+                None => return Ok(Return::Over),
+                Some((true, true, _)) => {
+                    way.with(|shard, store| shard.ready_to_join(store)).transpose()?;
+                    self.sync(true).await?; // Rule: JoinSync
+                    return Ok(if way.is_current() { Return::Whole(way.epoch) } else { Return::Over });
+                }
+                Some((false, _, 0)) if !failed => return Ok(Return::CaughtUp(way.epoch)),
+                Some(_) => self.shared.worker.sleep(RETRY_DELAY).await,
+            }
+        }
+    }
+
+    fn way<M: Members>(&self, pg: PgId, members: M) -> Option<Way<O, M>> {
+        let view = self.view(pg)?;
+        let codec = codec::for_profile(view.pg.profile);
+        Some(Way { core: self.clone(), members, pg, epoch: view.pg.epoch, me: view.me, codec })
+    }
+
+    /// Replaces a range that failed its checksum by bytes from other in-sync shards. False: not possible now.
+    ///
+    /// # Errors
+    /// Those of this core's files.
+    pub async fn repair<M: Members>(&self, repair: &Repair, members: M) -> Result<bool, CoreError> {
+        let (pg, object, range) = repair.clone();
+        let Some(way) = self.way(pg, members) else { return Ok(false) };
+        let mut at = range.start / SECTOR_BYTES * SECTOR_BYTES;
+        while at < range.end {
+            let end = range.end.next_multiple_of(SECTOR_BYTES).min(at + CHUNK_BYTES);
+            if !way.repair_chunk(object, at, end - at).await? {
+                return Ok(false);
+            }
+            at = end;
+        }
+        self.shared.state.borrow_mut().stats.corrupt_repaired += 1;
+        tracing::info!(%pg, %object, ?range, "repaired from other shards");
+        Ok(true)
+    }
+}
+
+impl<O: Outlet, M: Members> Way<O, M> {
+    /// Does something with the machine if the epoch is still that of this way.
+    fn with<R>(&self, f: impl FnOnce(&mut PgShard, &mut super::CoreStore) -> R) -> Option<R> {
+        let run = |shard: &mut PgShard, store: &mut super::CoreStore| {
+            (shard.view().pg.epoch == self.epoch).then(|| f(shard, store))
+        };
+        self.core.with(self.pg, run).flatten().filter(|_| !self.core.shared.state.borrow().stopped)
+    }
+
+    fn shard<R>(&self, f: impl FnOnce(&mut PgShard) -> R) -> Option<R> {
+        self.with(|shard, _| f(shard))
+    }
+
+    fn is_current(&self) -> bool {
+        self.shard(|_| ()).is_some()
+    }
+
+    async fn pause(&self) {
+        self.core.shared.worker.sleep(RETRY_DELAY).await;
+    }
+
+    async fn ask(&self, member: ShardIndex, body: RecoveryBody) -> Option<(RecoveryReply, Bytes)> {
+        let request = RecoveryRequest { pg: self.pg, epoch: self.epoch, from: self.me, body };
+        self.members.ask(member, request).await
+    }
+
+    /// Asks every member what was missed. False: the epoch is over.
+    async fn list(&self) -> Result<bool, CoreError> {
+        while let Some(unlisted) = self.shard(|shard| shard.unlisted()) {
+            let Some(member) = unlisted.iter().next() else {
+                let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };
+                result?;
+                self.core.sync(false).await?; // Rule: JoinBegun
+                self.shard(PgShard::list_is_durable);
+                return Ok(self.is_current());
+            };
+            if !self.list_member(member).await {
+                self.pause().await;
+            }
+        }
+        Ok(false)
+    }
+
+    async fn list_member(&self, member: ShardIndex) -> bool {
+        let mut after = None;
+        loop {
+            let Some(body) = self.shard(|shard| shard.list_body(after)) else { return false };
+            let reply = self.ask(member, body).await;
+            let Some((RecoveryReply::Listed { objects, marks, more }, _)) = reply else { return false };
+            let more = more && !objects.is_empty();
+            self.shard(|shard| shard.listed(member, &objects, &marks, more));
+            if !more {
+                return true;
+            }
+            after = objects.last().copied();
+        }
+    }
+
+    /// Rebuilds an object, chunk by chunk. False: not now.
+    async fn rebuild(&self, object: ObjectId) -> Result<bool, CoreError> {
+        let mut at = 0;
+        let mut cut: Option<Cut> = None;
+        let mut whole: Option<(bool, u64, u64)> = None;
+        loop {
+            let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else { return Ok(false) };
+            let length = CHUNK_BYTES.min(limit - at);
+            let ask = |shard: &mut PgShard| shard.snap_body(object, at, length as u32);
+            let Some((pieces, chunk_cut)) = self.pieces(ask).await else { return Ok(false) };
+            let (exists, end, fragment_end) = *whole.get_or_insert_with(|| summary(&pieces));
+            let (data, bytes) = self.decode(&pieces, at, length);
+            let piece = RebuiltPiece { offset: at, length, data, logical_end: 0 };
+            let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
+                if exists { shard.write_rebuilt(store, object, &piece) } else { Ok(()) }
+            };
+            let Some(result) = self.with(write) else { return Ok(false) };
+            result?;
+            self.core.shared.state.borrow_mut().stats.rebuilt_bytes += bytes;
+            cut = Some(cut.map_or_else(|| chunk_cut.clone(), |cut| least_cut(cut, &chunk_cut)));
+            at += length;
+            if at >= fragment_end.min(limit) || !exists {
+                let cut = cut.unwrap_or_default();
+                // everything beyond what was read is cut off, so that nothing old shines through
+                let end = exists.then_some((at, end));
+                let finish = |shard: &mut PgShard, store: &mut super::CoreStore| {
+                    let done = shard.finish_rebuild(store, object, &cut, end);
+                    store.note_rebuilt(self.pg, object);
+                    done
+                };
+                return Ok(self.with(finish).transpose()?.unwrap_or(false));
+            }
+        }
+    }
+
+    /// k pieces of one cut.
+    async fn pieces(&self, body: impl Fn(&mut PgShard) -> RecoveryBody) -> Option<(Vec<Piece>, Cut)> {
+        let k = self.codec.k();
+        for turn in 0..TRIES {
+            let in_sync = self.shard(|shard| shard.view().pg.in_sync.without(self.me))?;
+            let mut members: Vec<ShardIndex> = in_sync.iter().collect();
+            let shift = turn % members.len().max(1);
+            members.rotate_left(shift);
+            let mut pieces = Vec::with_capacity(k);
+            for member in members {
+                let question = self.shard(&body)?;
+                pieces.extend(self.piece(member, question).await);
+                if pieces.len() == k {
+                    break;
+                }
+            }
+            if pieces.len() == k {
+                let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
+                match common_cut(&marks) {
+                    Ok(cut) => return Some((pieces, cut)),
+                    Err(known) => self.shard(|shard| shard.learn_known(known))?,
+                }
+            }
+            self.pause().await;
+        }
+        None
+    }
+
+    async fn piece(&self, member: ShardIndex, question: RecoveryBody) -> Option<Piece> {
+        match self.ask(member, question).await? {
+            (RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks }, bytes) => {
+                Some(Piece { shard: member, exists, logical_end, fragment_end, data, marks, bytes })
+            }
+            _ => None,
+        }
+    }
+
+    /// This shard's bytes of a range, where any piece has data, and how many they are.
+    fn decode(&self, pieces: &[Piece], offset: u64, length: u64) -> (Vec<(u64, Bytes)>, u64) {
+        let padded = |piece: &Piece| {
+            let mut bytes = vec![0; length as usize];
+            let have = piece.bytes.len().min(bytes.len());
+            bytes[..have].copy_from_slice(&piece.bytes[..have]);
+            bytes
+        };
+        let have: Vec<(ShardIndex, Vec<u8>)> = pieces.iter().map(|p| (p.shard, padded(p))).collect();
+        let have: Vec<(ShardIndex, &[u8])> = have.iter().map(|(s, b)| (*s, &b[..])).collect();
+        let mut mine = vec![0; length as usize];
+        self.codec
+            .reconstruct(&have, &mut [(self.me, &mut mine[..])])
+            .expect("k different shards of one length, none of them this one");
+        let mine = Bytes::from(mine);
+        let extents = union(pieces.iter().flat_map(|p| &p.data), offset, length);
+        let part = |&(start, end): &(u64, u64)| (start, mine.slice((start - offset) as usize..(end - offset) as usize));
+        let data: Vec<(u64, Bytes)> = extents.iter().map(part).collect();
+        let bytes = data.iter().map(|(_, b)| b.len() as u64).sum();
+        (data, bytes)
+    }
+
+    /// Makes what was rebuilt durable and tells the members.
+    async fn report(&self) -> Result<(), CoreError> {
+        let objects = self.shard(|shard| shard.to_report()).unwrap_or_default();
+        if objects.is_empty() {
+            return Ok(());
+        }
+        self.core.sync(true).await?; // Rule: ReportSynced
+        let Some(in_sync) = self.shard(|shard| shard.view().pg.in_sync) else { return Ok(()) };
+        for member in in_sync.iter() {
+            // a member that does not hear it lists the objects again in the next epoch
+            self.ask(member, RecoveryBody::Report { objects: objects.clone() }).await;
+        }
+        self.with(|shard, store| shard.reported(store, &objects)).transpose()?;
+        Ok(())
+    }
+
+    async fn repair_chunk(&self, object: ObjectId, offset: u64, length: u64) -> Result<bool, CoreError> {
+        let range = offset..offset + length;
+        for _ in 0..TRIES {
+            let ask = |shard: &mut PgShard| shard.repair_body(object, offset, length as u32);
+            let Some((pieces, _)) = self.pieces(ask).await else { return Ok(false) };
+            let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
+            let (data, _) = self.decode(&pieces, offset, length);
+            let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
+                if !shard.may_repair(object, &range, &marks) {
+                    return Ok(false);
+                }
+                let (profile, logical_end) = (shard.view().pg.profile, 0);
+                let mut changes = vec![Change::Punch { offset, length, logical_end }];
+                changes.extend(data.iter().map(|(at, data)| Change::Write { offset: *at, data, logical_end }));
+                store.apply(self.pg, &profile, object, &changes)?;
+                store.note_rebuilt(self.pg, object);
+                Ok::<bool, CoreError>(true)
+            };
+            match self.with(write).transpose()? {
+                Some(true) => return Ok(true),
+                Some(false) => self.pause().await,
+                None => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Existence, end of user data and end of the fragment, of an object by its pieces.
+fn summary(pieces: &[Piece]) -> (bool, u64, u64) {
+    let exists = pieces.iter().any(|p| p.exists);
+    let end = pieces.iter().map(|p| p.logical_end).max().unwrap_or(0);
+    (exists, end, pieces.iter().map(|p| p.fragment_end).max().unwrap_or(0))
+}
+
+/// The union of (offset, length) extents as sorted (start, end), within a range.
+fn union<'a>(extents: impl Iterator<Item = &'a (u64, u64)>, offset: u64, length: u64) -> Vec<(u64, u64)> {
+    let clip = |&(start, len): &(u64, u64)| (start.max(offset), start.saturating_add(len).min(offset + length));
+    let mut all: Vec<(u64, u64)> = extents.map(clip).filter(|(s, e)| s < e).collect();
+    all.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in all {
+        match merged.last_mut() {
+            Some(last) if last.1 >= start => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}

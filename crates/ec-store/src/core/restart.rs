@@ -1,0 +1,111 @@
+//! Reads a core's journal again.
+//!
+//! Contract: gives what the last whole checkpoint, the deltas and the records say. Rule: DirectCrc - a direct record
+//! whose bytes are not there ends its PG's part of the journal, durably; this needs the shard's number and so waits for
+//! the PG's first view.
+
+use super::format::{self, Entry};
+use super::store::CoreStore;
+use super::{CoreConfig, CoreError};
+use crate::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify};
+use crate::journal::{Journal, RecoveredEntry};
+use crate::pg::shard::{Delta, Item, Lsn, Payload, Record, Replay, ShardStore};
+use crate::superblock::DataDir;
+use protocol::{PgId, ShardIndex};
+use std::collections::{HashMap, VecDeque};
+
+/// Opens journal and fragment store.
+pub(super) fn open(dir: &DataDir, config: &CoreConfig) -> Result<(CoreStore, HashMap<PgId, Replay>), CoreError> {
+    let fragments = FragmentStore::open(dir.path(), dir.superblock().cluster, config.fragment)?;
+    let (journal, recovered) = Journal::open(&dir.journal_dir(config.core), config.journal)?;
+    if let Some(torn) = recovered.torn {
+        tracing::info!(core = %config.core, ?torn, "the journal ends in the middle of an entry and was cut there");
+    }
+    let mut segments: VecDeque<(u64, Lsn)> = VecDeque::new();
+    for entry in &recovered.entries {
+        let at = entry.location;
+        if segments.back().is_none_or(|(number, _)| *number != at.segment) {
+            segments.push_back((at.segment, Lsn(at.lsn)));
+        }
+    }
+    let replays = replay(recovered.entries)?;
+    Ok((CoreStore::new(journal, fragments, segments), replays))
+}
+
+fn replay(recovered: Vec<RecoveredEntry>) -> Result<HashMap<PgId, Replay>, CoreError> {
+    let mut entries = Vec::with_capacity(recovered.len());
+    for raw in recovered {
+        let lsn = raw.location.lsn;
+        let entry = format::decode(raw.kind, &raw.front, &raw.data);
+        entries.push((Lsn(lsn), entry.ok_or(CoreError::Entry { lsn, kind: raw.kind })?));
+    }
+    let (begin, number, upto) = last_checkpoint(&entries);
+    let mut replays: HashMap<PgId, Replay> = HashMap::new();
+    let mut within = None;
+    for (at, (lsn, entry)) in entries.into_iter().enumerate() {
+        match entry {
+            Entry::Record(pg, record) if lsn >= upto => {
+                replays.entry(pg).or_insert_with(|| Replay::new(pg)).record(lsn, record);
+            }
+            Entry::Record(..) => {}
+            Entry::Delta(pg, delta) => replays.entry(pg).or_insert_with(|| Replay::new(pg)).delta(&delta),
+            Entry::CheckpointBegin(_) => within = (Some(at) == begin).then_some(number),
+            Entry::CheckpointPg(pg, state) if within.is_some() => {
+                replays.entry(pg).or_insert_with(|| Replay::new(pg)).checkpoint(state);
+            }
+            Entry::CheckpointPg(..) => {}
+            Entry::CheckpointEnd(_) => within = None,
+        }
+    }
+    Ok(replays)
+}
+
+/// Place, number and reach of the last checkpoint that is whole.
+fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
+    let mut last = (None, 0, Lsn(0));
+    let mut open = None;
+    for (at, (_, entry)) in entries.iter().enumerate() {
+        match entry {
+            Entry::CheckpointBegin(begin) => open = Some((at, *begin)),
+            Entry::CheckpointEnd(number) => {
+                if let Some((at, begin)) = open.take().filter(|(_, begin)| begin.number == *number) {
+                    last = (Some(at), begin.number, begin.upto);
+                }
+            }
+            _ => {}
+        }
+    }
+    last
+}
+
+/// Checks the bytes of a PG's direct records, and cuts at the first that lacks them.
+pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay: Replay) -> Result<Replay, CoreError> {
+    let pg = replay.pg();
+    let mut bad = None;
+    let mut files = Vec::new();
+    for (lsn, record) in replay.direct() {
+        let key = FragmentKey { pg, object: record.object, shard };
+        let file = store.fragments.get(key)?;
+        if !file.as_ref().is_some_and(|file| has_bytes(file, key, record)) {
+            bad = Some((lsn, record.object));
+            break;
+        }
+        files.extend(file);
+    }
+    // Rule: RestartSync - the bytes may be in the page cache only.
+    store.put_back(super::store::SyncFiles { files, dirs: Vec::new() });
+    if let Some((lsn, object)) = bad {
+        tracing::warn!(%pg, %object, ?lsn, "the bytes of a direct record are not on the disk: the journal is cut there");
+        let delta = Delta::CutFrom(lsn);
+        store.append(pg, Item::Delta(&delta))?;
+        replay.delta(&delta);
+    }
+    Ok(replay)
+}
+
+fn has_bytes(file: &crate::fragment::FragmentFile, key: FragmentKey, record: &Record) -> bool {
+    let Payload::Direct(crcs) = &record.payload else { return true };
+    let mut bytes = vec![0; crcs.len() * SECTOR_BYTES as usize];
+    let read = file.read_raw(record.offset, &mut bytes, ReadMode::Blocking);
+    read.is_ok() && verify(key, record.offset, &mut bytes, crcs).is_ok()
+}

@@ -1,0 +1,364 @@
+//! Journal and fragment store of one core, as the PG machines use them.
+//!
+//! Contract: one owner thread. A failure of the disk poisons: everything is refused until the core is opened again.
+
+use super::format::{self, CheckpointBegin, RecordHead};
+use crate::fragment::{
+    FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
+};
+use crate::journal::{Journal, JournalError, Location};
+use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, ShardStore, StoreError};
+use bytes::Bytes;
+use protocol::{ObjectId, PgId, Profile, ShardIndex};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Puts the profile into a fragment that a direct write makes, and the shard into every key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub shard: ShardIndex,
+    pub profile: Profile,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct CoreStore {
+    pub(super) journal: Journal,
+    pub(super) fragments: FragmentStore,
+    places: HashMap<PgId, Place>,
+    /// CRC32C of the bytes of the write being taken, if the frame brought it.
+    pub(super) data_crc: Option<u32>,
+    /// Files with data of direct writes since they were synced last.
+    direct: BTreeMap<FragmentKey, Arc<FragmentFile>>,
+    /// Files changed by a rebuild: their checksums are in no journal record, see [`FragmentFile::flush`].
+    rebuilt: BTreeMap<FragmentKey, Arc<FragmentFile>>,
+    /// Directories in which fragments were deleted since they were synced last.
+    deleted_in: HashSet<Arc<Path>>,
+    /// First entry of each journal segment, oldest first.
+    segments: VecDeque<(u64, Lsn)>,
+    /// Bytes appended since it was last taken.
+    pub(super) appended: u64,
+    poisoned: Option<String>,
+    crcs: Vec<u32>,
+    gather: Vec<u8>,
+}
+
+/// What a sync must sync before the journal.
+#[derive(Debug, Default)]
+pub(super) struct SyncFiles {
+    pub files: Vec<Arc<FragmentFile>>,
+    pub dirs: Vec<Arc<Path>>,
+}
+
+impl CoreStore {
+    pub(super) fn new(journal: Journal, fragments: FragmentStore, segments: VecDeque<(u64, Lsn)>) -> Self {
+        Self {
+            journal,
+            fragments,
+            places: HashMap::new(),
+            data_crc: None,
+            direct: BTreeMap::new(),
+            rebuilt: BTreeMap::new(),
+            deleted_in: HashSet::new(),
+            segments,
+            appended: 0,
+            poisoned: None,
+            crcs: Vec::new(),
+            gather: Vec::new(),
+        }
+    }
+
+    pub(super) fn set_place(&mut self, pg: PgId, place: Place) {
+        self.places.insert(pg, place);
+    }
+
+    pub(super) fn key(&self, pg: PgId, object: ObjectId) -> Option<FragmentKey> {
+        self.places.get(&pg).map(|place| FragmentKey { pg, object, shard: place.shard })
+    }
+
+    /// Why everything is refused, if it is.
+    pub(super) fn poison(&self) -> Option<&str> {
+        self.poisoned.as_deref()
+    }
+
+    /// The disk failed: nothing is taken any more.
+    pub(super) fn set_poison(&mut self, why: String) {
+        if self.poisoned.is_none() {
+            tracing::error!(%why, "storage failed: this osd serves nothing until it is restarted");
+            self.poisoned = Some(why);
+        }
+    }
+
+    fn check_poison(&self) -> Result<(), StoreError> {
+        self.poisoned.as_ref().map_or(Ok(()), |why| Err(StoreError::Io(why.clone())))
+    }
+
+    fn journal_error(&mut self, error: JournalError) -> StoreError {
+        match error {
+            JournalError::Full { .. } => StoreError::JournalFull,
+            JournalError::NoSpace { .. } => StoreError::NoSpace,
+            error => {
+                self.set_poison(error.to_string());
+                StoreError::Io(error.to_string())
+            }
+        }
+    }
+
+    fn fragment_error(error: FragmentError) -> StoreError {
+        match error {
+            FragmentError::Full { .. } => StoreError::NoSpace,
+            FragmentError::Corrupt { .. } => StoreError::Corrupt,
+            error => StoreError::Io(error.to_string()),
+        }
+    }
+
+    /// Flushes the journal: what was appended outlives the process.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        self.check_poison()?;
+        for (key, file) in std::mem::take(&mut self.rebuilt) {
+            if let Err(error) = file.flush() {
+                self.rebuilt.insert(key, file);
+                return Err(Self::fragment_error(error));
+            }
+        }
+        self.journal.flush().map_err(|error| self.journal_error(error))
+    }
+
+    fn note(&mut self, at: Location) -> Lsn {
+        let lsn = Lsn(at.lsn);
+        if self.segments.back().is_none_or(|(number, _)| *number != at.segment) {
+            self.segments.push_back((at.segment, lsn));
+        }
+        self.appended += at.bytes;
+        lsn
+    }
+
+    /// What must be synced before records count as durable: the data of direct writes; `all`: everything applied too.
+    pub(super) fn take_unsynced(&mut self, all: bool) -> SyncFiles {
+        let direct = std::mem::take(&mut self.direct);
+        let mut files: Vec<_> = direct.into_values().collect();
+        let mut dirs = Vec::new();
+        if all {
+            files.extend(self.fragments.dirty_files().cloned());
+            dirs.extend(self.deleted_in.drain());
+        }
+        SyncFiles { files, dirs }
+    }
+
+    /// A sync did not happen: what it was to sync is still unsynced.
+    pub(super) fn put_back(&mut self, unsynced: SyncFiles) {
+        self.direct.extend(unsynced.files.into_iter().map(|file| (file.key(), file)));
+        self.deleted_in.extend(unsynced.dirs);
+    }
+
+    /// Appends a checkpoint of all PGs that allows records before `upto` to go.
+    pub(super) fn append_checkpoint(&mut self, upto: Lsn, states: &[(PgId, PgState)]) -> Result<Lsn, StoreError> {
+        self.check_poison()?;
+        let number = self.journal.last_lsn() + 1;
+        let begin = postcard::to_stdvec(&CheckpointBegin { number, upto }).expect("an encodable type");
+        let first = self.append_exempt(format::CHECKPOINT_BEGIN, &begin)?;
+        for (pg, state) in states {
+            self.append_exempt(format::CHECKPOINT_PG, &format::pg_front(*pg, state))?;
+        }
+        self.append_exempt(format::CHECKPOINT_END, &number.to_le_bytes())?;
+        Ok(first)
+    }
+
+    fn append_exempt(&mut self, kind: u8, front: &[u8]) -> Result<Lsn, StoreError> {
+        let at = self.journal.append_exempt(kind, front, &[]).map_err(|error| self.journal_error(error))?;
+        Ok(self.note(at))
+    }
+
+    /// A checkpoint that begins at `checkpoint` and lets records before `upto` go is durable: deletes whole segments.
+    pub(super) fn trim(&mut self, upto: Lsn, checkpoint: Lsn) -> Result<(), StoreError> {
+        let keep = upto.min(checkpoint);
+        while self.segments.len() > 1 && self.segments[1].1 <= keep {
+            self.segments.pop_front();
+        }
+        let before = self.segments.front().map_or(0, |(number, _)| *number);
+        self.journal.trim(before).map(drop).map_err(|error| self.journal_error(error))
+    }
+
+    fn mark(logical_end: u64) -> Mark {
+        Mark { version: FragmentVersion::default(), logical_end }
+    }
+
+    fn change(&mut self, key: FragmentKey, profile: Profile, change: &Change<'_>) -> Result<(), FragmentError> {
+        match *change {
+            Change::Write { offset, data, logical_end } => self.write_through(key, profile, offset, data, logical_end),
+            Change::Publish { offset, crcs, logical_end } => {
+                self.fragments.get_or_create(key, profile)?.publish(offset, crcs, Self::mark(logical_end))
+            }
+            Change::Punch { offset, length, logical_end } => {
+                let length = length.min(profile.fragment_bytes().saturating_sub(offset));
+                self.fragments.get_or_create(key, profile)?.punch(offset, length, Self::mark(logical_end))
+            }
+            Change::Truncate { offset, logical_end } => {
+                let file = self.fragments.get_or_create(key, profile)?;
+                file.truncate(offset.min(profile.fragment_bytes()), Self::mark(logical_end))
+            }
+            Change::Delete => {
+                self.direct.remove(&key);
+                self.rebuilt.remove(&key);
+                if self.fragments.delete(key)? {
+                    let dir = self.fragments.pg_dir(key.pg);
+                    self.deleted_in.insert(dir);
+                }
+                Ok(())
+            }
+            Change::Nothing => Ok(()),
+        }
+    }
+
+    fn write_through(
+        &mut self,
+        key: FragmentKey,
+        profile: Profile,
+        offset: u64,
+        data: &[u8],
+        logical_end: u64,
+    ) -> Result<(), FragmentError> {
+        let mut crcs = std::mem::take(&mut self.crcs);
+        crcs.clear();
+        sector_crcs(data, &mut crcs);
+        let result = self.fragments.write(key, profile, offset, data, &crcs, Self::mark(logical_end));
+        self.crcs = crcs;
+        result
+    }
+
+    /// Writes runs of neighbouring small writes with one call each.
+    fn apply_coalesced(
+        &mut self,
+        key: FragmentKey,
+        profile: Profile,
+        changes: &[Change<'_>],
+    ) -> Result<(), FragmentError> {
+        let mut at = 0;
+        while at < changes.len() {
+            let run = run_length(&changes[at..]);
+            if run < 2 {
+                self.change(key, profile, &changes[at])?;
+                at += 1;
+                continue;
+            }
+            let mut gather = std::mem::take(&mut self.gather);
+            gather.clear();
+            let (mut first, mut end) = (0, 0);
+            for (n, change) in changes[at..at + run].iter().enumerate() {
+                if let Change::Write { offset, data, logical_end } = change {
+                    first = if n == 0 { *offset } else { first };
+                    end = end.max(*logical_end);
+                    gather.extend_from_slice(data);
+                }
+            }
+            let result = self.write_through(key, profile, first, &gather, end);
+            self.gather = gather;
+            result?;
+            at += run;
+        }
+        Ok(())
+    }
+
+    /// Files that this object's rebuild changed keep their checksums across the death of the process.
+    pub(super) fn note_rebuilt(&mut self, pg: PgId, object: ObjectId) {
+        let Some(key) = self.key(pg, object) else { return };
+        if let Ok(Some(file)) = self.fragments.get(key) {
+            self.rebuilt.insert(key, file);
+        }
+    }
+}
+
+/// Bytes that one gathered write takes at most.
+const GATHER_BYTES_MAX: usize = 1 << 20;
+
+/// How many changes from the first on are writes one behind the other.
+fn run_length(changes: &[Change<'_>]) -> usize {
+    let (mut count, mut next, mut bytes) = (0, None, 0);
+    for change in changes {
+        match change {
+            Change::Write { offset, data, .. }
+                if next.is_none_or(|next| next == *offset) && bytes + data.len() <= GATHER_BYTES_MAX =>
+            {
+                (count, next) = (count + 1, Some(offset + data.len() as u64));
+                bytes += data.len();
+            }
+            _ => break,
+        }
+    }
+    count
+}
+
+impl ShardStore for CoreStore {
+    fn append(&mut self, pg: PgId, item: Item<'_>) -> Result<Lsn, StoreError> {
+        self.check_poison()?;
+        let result = match item {
+            Item::Record(record) => {
+                let head = RecordHead::new(pg, record);
+                let crc = self.data_crc.take();
+                match &record.payload {
+                    Payload::Journalled(data) => {
+                        let data = std::slice::from_ref(data);
+                        self.journal.append(format::RECORD, head.as_bytes(), data, crc)
+                    }
+                    Payload::Direct(crcs) => {
+                        let crcs: Vec<u8> = crcs.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+                        self.journal.append(format::DIRECT, head.as_bytes(), &[crcs.into()], None)
+                    }
+                    Payload::Nothing => self.journal.append(format::RECORD, head.as_bytes(), &[], None),
+                }
+            }
+            Item::Delta(delta) => self.journal.append_exempt(format::DELTA, &format::pg_front(pg, delta), &[]),
+        };
+        let at = result.map_err(|error| self.journal_error(error))?;
+        Ok(self.note(at))
+    }
+
+    fn is_unwritten(&mut self, pg: PgId, object: ObjectId, range: Range<u64>) -> bool {
+        let Some(key) = self.key(pg, object) else { return false };
+        self.fragments.is_unwritten(key, range.start, range.end - range.start).unwrap_or(false)
+    }
+
+    fn write_direct(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Bytes,
+    ) -> Result<Box<[u32]>, StoreError> {
+        self.check_poison()?;
+        let place = *self.places.get(&pg).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
+        let key = FragmentKey { pg, object, shard: place.shard };
+        let file = self.fragments.get_or_create(key, place.profile).map_err(Self::fragment_error)?;
+        file.write_data_only(offset, data).map_err(Self::fragment_error)?;
+        self.appended += data.len() as u64;
+        self.direct.insert(key, file);
+        let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
+        sector_crcs(data, &mut crcs);
+        Ok(crcs.into())
+    }
+
+    fn apply(
+        &mut self,
+        pg: PgId,
+        profile: &Profile,
+        object: ObjectId,
+        changes: &[Change<'_>],
+    ) -> Result<(), StoreError> {
+        self.check_poison()?;
+        let key = self.key(pg, object).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
+        self.apply_coalesced(key, *profile, changes).map_err(Self::fragment_error)
+    }
+
+    fn objects(&mut self, pg: PgId) -> Result<Vec<ObjectId>, StoreError> {
+        let Some(Place { shard, .. }) = self.places.get(&pg).copied() else { return Ok(Vec::new()) };
+        let all = self.fragments.list(pg).map_err(Self::fragment_error)?;
+        let mine = |entry: Result<(ObjectId, ShardIndex), FragmentError>| match entry {
+            Ok((object, s)) => (s == shard).then_some(Ok(object)),
+            Err(error) => Some(Err(Self::fragment_error(error))),
+        };
+        all.filter_map(mine).collect()
+    }
+}

@@ -1,0 +1,352 @@
+//! What a core does by itself: the end of a turn, syncs, applying, trimming.
+
+use super::{Core, CoreError, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
+use crate::fragment::FragmentError;
+use crate::journal::JournalError;
+use crate::pg::shard::{Lsn, StoreError};
+use crate::{disk, journal};
+use messenger::JobFailed;
+use protocol::PgId;
+use protocol::shard::Status;
+use std::time::{Duration, Instant};
+
+/// Objects whose records are applied before other tasks get their turn.
+const APPLY_OBJECTS: usize = 8;
+/// How long to wait when the disk is full.
+const FULL_DELAY: Duration = Duration::from_millis(100);
+/// How often the free space is looked up.
+const FREE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which syncs were asked for and have run, by number.
+#[derive(Debug, Default)]
+pub(super) struct SyncState {
+    /// One is to begin at the end of the turn.
+    pub wanted: bool,
+    /// It is to sync all changed files, too.
+    all: bool,
+    running: bool,
+    begun: u64,
+    done: u64,
+}
+
+/// Why a sync did not happen.
+enum SyncFailure {
+    Full,
+    Lost(String),
+}
+
+impl From<FragmentError> for SyncFailure {
+    fn from(error: FragmentError) -> Self {
+        if error.is_full() { Self::Full } else { Self::Lost(error.to_string()) }
+    }
+}
+
+impl From<JournalError> for SyncFailure {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::NoSpace { .. } => Self::Full,
+            error => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+impl<O: Outlet> Core<O> {
+    /// The end of the turn is to flush and to answer.
+    pub(super) fn schedule_turn(&self) {
+        let mut state = self.shared.state.borrow_mut();
+        if !std::mem::replace(&mut state.turn_due, true) {
+            drop(state);
+            self.shared.turn.notify_all();
+        }
+    }
+
+    pub(super) async fn turns(self) {
+        loop {
+            let notified = self.shared.turn.notified();
+            let (due, stopped) = {
+                let state = self.shared.state.borrow();
+                (state.turn_due, state.stopped)
+            };
+            if stopped {
+                return;
+            }
+            if !due {
+                notified.await;
+                continue;
+            }
+            if !self.end_turn() {
+                self.shared.worker.sleep(FULL_DELAY).await;
+            }
+        }
+    }
+
+    /// Flushes the journal, then answers, then begins a sync that is wanted. False: the disk is full, try again.
+    fn end_turn(&self) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        match state.store.flush() {
+            Ok(()) => {}
+            Err(StoreError::Io(why)) => state.store.set_poison(why),
+            Err(error) => {
+                tracing::warn!(%error, "the journal cannot be written");
+                return false;
+            }
+        }
+        state.turn_due = false;
+        for pg in take_touched(&mut state) {
+            Self::answer(&mut state, pg);
+        }
+        let begin = state.sync.wanted && !state.sync.running;
+        drop(state);
+        if begin {
+            self.begin_sync();
+        }
+        true
+    }
+
+    fn answer(state: &mut State<O>, pg: PgId) {
+        let State { store, shards, free, .. } = state;
+        let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_acks()) else { return };
+        let is_poisoned = store.poison().is_some();
+        let outlets = &held.outlets;
+        held.shard.take_acks(*free, |session, mut ack| {
+            if is_poisoned {
+                ack.status = Status::Io as u8;
+            }
+            if let Some(outlet) = outlets.get(&session) {
+                send_ack(outlet, &ack);
+            }
+        });
+    }
+
+    // ---- sync
+
+    /// Makes everything taken so far durable; `all`: what was applied to fragment files, too.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Stopped`.
+    pub async fn sync(&self, all: bool) -> Result<(), CoreError> {
+        let target = {
+            let mut state = self.shared.state.borrow_mut();
+            state.sync.all |= all;
+            state.sync.wanted = true;
+            state.sync.begun + 1
+        };
+        self.schedule_turn();
+        loop {
+            let notified = self.shared.synced.notified();
+            {
+                let mut state = self.shared.state.borrow_mut();
+                if let Some(why) = state.store.poison() {
+                    return Err(CoreError::Poisoned(why.to_owned()));
+                }
+                if state.sync.done >= target {
+                    return Ok(());
+                }
+                if state.stopped {
+                    return Err(CoreError::Stopped);
+                }
+                // the one begun before may have been counted back as it met a full disk
+                if !state.sync.running {
+                    (state.sync.wanted, state.sync.all) = (true, state.sync.all | all);
+                }
+            }
+            self.schedule_turn();
+            notified.await;
+        }
+    }
+
+    /// Begins a sync of what is flushed.
+    fn begin_sync(&self) {
+        let mut state = self.shared.state.borrow_mut();
+        if state.store.poison().is_some() || state.stopped {
+            return;
+        }
+        let all = std::mem::take(&mut state.sync.all);
+        (state.sync.wanted, state.sync.running) = (false, true);
+        state.sync.begun += 1;
+        let number = state.sync.begun;
+        for held in state.shards.values_mut().filter(|held| held.shard.is_unsynced()) {
+            held.shard.begin_sync();
+        }
+        let unsynced = state.store.take_unsynced(all);
+        let handle = state.store.journal.sync_handle();
+        drop(state);
+        let job = self.shared.worker.blocking(move || {
+            // Rule: DirectSync - bytes before the records that count on them.
+            let result = sync_files(&unsynced).and_then(|()| Ok(handle.run()?));
+            (result, unsynced)
+        });
+        let core = self.clone();
+        self.shared.worker.spawn(async move {
+            let retry = match job.await {
+                Ok((Ok(lsn), _)) => core.end_sync(number, lsn),
+                Ok((Err(SyncFailure::Full), unsynced)) => {
+                    let mut state = core.shared.state.borrow_mut();
+                    state.store.put_back(unsynced);
+                    (state.sync.running, state.sync.wanted, state.sync.all) = (false, true, state.sync.all | all);
+                    // those who wait for this one wait for the next
+                    state.sync.begun -= 1;
+                    true
+                }
+                Ok((Err(SyncFailure::Lost(why)), _)) => core.lose(why),
+                Err(JobFailed) => core.lose("a sync did not end".to_owned()),
+            };
+            if retry {
+                core.shared.worker.sleep(FULL_DELAY).await;
+            }
+            core.schedule_turn();
+        });
+    }
+
+    fn end_sync(&self, number: u64, lsn: journal::Lsn) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, touched, sync, stats, .. } = &mut *state;
+        store.journal.synced(lsn);
+        (sync.running, sync.done) = (false, number);
+        stats.syncs += 1;
+        for (pg, held) in shards.iter_mut().filter(|(_, held)| held.shard.is_unsynced()) {
+            held.shard.end_sync();
+            sync.wanted |= held.shard.wants_sync();
+            touched.push(*pg);
+        }
+        drop(state);
+        self.shared.synced.notify_all();
+        false
+    }
+
+    fn lose(&self, why: String) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        state.sync.running = false;
+        state.store.set_poison(why);
+        drop(state);
+        self.shared.synced.notify_all();
+        false
+    }
+
+    // ---- upkeep
+
+    pub(super) async fn upkeep(self) {
+        let mut last_sync = Instant::now();
+        let mut last_free = Instant::now();
+        loop {
+            let interval = UPKEEP_INTERVAL.min(self.shared.config.journal_sync_interval);
+            self.shared.worker.sleep(interval).await;
+            if self.shared.state.borrow().stopped {
+                return;
+            }
+            if last_sync.elapsed() >= self.shared.config.journal_sync_interval {
+                last_sync = Instant::now();
+                self.sync_if_needed();
+            }
+            if last_free.elapsed() >= FREE_INTERVAL {
+                last_free = Instant::now();
+                self.refresh_free();
+            }
+            self.apply().await;
+            if self.is_trim_due() {
+                match self.trim().await {
+                    Ok(()) | Err(CoreError::Stopped) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "the journal could not be trimmed");
+                        self.shared.worker.sleep(FULL_DELAY).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn sync_if_needed(&self) {
+        let needed = {
+            let mut state = self.shared.state.borrow_mut();
+            let unsynced = state.shards.values().any(|held| held.shard.is_unsynced());
+            let needed = unsynced && !state.sync.running;
+            state.sync.wanted |= needed;
+            needed
+        };
+        if needed {
+            self.schedule_turn();
+        }
+    }
+
+    /// Looks up how much the disk still takes, keeping a margin of `1 - full_ratio` of it.
+    pub(super) fn refresh_free(&self) {
+        let mut state = self.shared.state.borrow_mut();
+        match state.store.fragments.space() {
+            Ok(space) => {
+                let usable = (space.used_bytes + space.free_bytes) as f64;
+                let margin = (usable * (1.0 - self.shared.config.full_ratio)) as u64;
+                state.free = space.free_bytes.saturating_sub(margin);
+                state.store.appended = 0;
+            }
+            Err(error) => tracing::warn!(%error, "the free space cannot be looked up"),
+        }
+    }
+
+    /// Applies everything that may be applied, letting others have their turn in between.
+    pub(super) async fn apply(&self) {
+        let pgs: Vec<PgId> = {
+            let state = self.shared.state.borrow();
+            state.shards.iter().filter(|(_, held)| held.shard.has_to_apply()).map(|(pg, _)| *pg).collect()
+        };
+        for pg in pgs {
+            loop {
+                let result = {
+                    let mut state = self.shared.state.borrow_mut();
+                    let State { store, shards, .. } = &mut *state;
+                    let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_to_apply()) else { break };
+                    held.shard.apply_some(store, APPLY_OBJECTS)
+                };
+                if let Err(error) = result {
+                    tracing::warn!(%pg, %error, "records stay in the journal: their object cannot be written");
+                    break;
+                }
+                self.shared.worker.yield_now().await;
+            }
+        }
+    }
+
+    fn is_trim_due(&self) -> bool {
+        let state = self.shared.state.borrow();
+        // nothing may go before it is known which PGs are held here
+        let Some(last) = state.last_trim else { return false };
+        let full = state.store.journal.bytes() >= self.shared.config.journal.journal_bytes_max / 4;
+        let records = state.shards.values().any(|held| held.shard.journalled() > 0);
+        records && state.store.poison().is_none() && (full || last.elapsed() >= TRIM_IDLE)
+    }
+
+    /// Lets go of every record that is applied, up to the first that is not.
+    ///
+    /// # Errors
+    /// Those of syncs and of the journal: nothing went.
+    pub(super) async fn trim(&self) -> Result<(), CoreError> {
+        let (upto, first) = {
+            let mut state = self.shared.state.borrow_mut();
+            state.last_trim = Some(Instant::now());
+            let steps: Vec<_> = state.shards.values().map(|held| held.shard.trim_step()).collect();
+            let next = Lsn(state.store.journal.last_lsn() + 1);
+            let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);
+            (upto, steps.iter().filter_map(|step| step.first).min())
+        };
+        if first.is_none_or(|first| first >= upto) {
+            return Ok(());
+        }
+        self.sync(true).await?; // Rule: TrimSynced
+        let checkpoint = {
+            let mut state = self.shared.state.borrow_mut();
+            let State { store, shards, .. } = &mut *state;
+            let states: Vec<_> = shards.iter_mut().map(|(pg, held)| (*pg, held.shard.prepare_trim(upto))).collect();
+            store.append_checkpoint(upto, &states)?
+        };
+        self.sync(false).await?; // Rule: DirtyDurable
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, .. } = &mut *state;
+        shards.values_mut().for_each(|held| held.shard.commit_trim(upto));
+        store.trim(upto, checkpoint)?;
+        Ok(())
+    }
+}
+
+fn sync_files(unsynced: &super::store::SyncFiles) -> Result<(), SyncFailure> {
+    unsynced.files.iter().try_for_each(|file| file.sync())?;
+    unsynced.dirs.iter().try_for_each(|dir| disk::sync_dir(dir)).map_err(|error| SyncFailure::Lost(error.to_string()))
+}
