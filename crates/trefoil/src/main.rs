@@ -1,2 +1,107 @@
-//! trefoil
-fn main() {}
+//! The operator's command: how is the cluster, and what is in it.
+//!
+//! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
+//! * [`object`]: named objects, to and from files and pipes.
+//! * [`error`]: what can go wrong, and the exit code for it.
+//!
+//! Knows nothing of FUSE and disks. Start reading at [`run`].
+#![forbid(unsafe_code)]
+
+mod error;
+mod monitor;
+mod object;
+mod output;
+mod pool;
+mod status;
+mod table;
+
+use clap::{Parser, Subcommand};
+use error::OperatorError;
+use protocol::monitor::{ClusterStatus, MonitorReply, MonitorRequest};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Shows and uses a Trefoil cluster
+#[derive(Parser)]
+#[command(name = "trefoil", version, after_help = error::EXIT_CODES)]
+struct Cli {
+    /// Where the monitor listens
+    #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1:7400", global = true, value_name = "ADDR")]
+    monitor: String,
+    /// How long to wait for the cluster, in seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600), global = true)]
+    timeout: u64,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Health, storage daemons, placement groups, space, clients
+    Status {
+        /// As JSON, in a shape that stays
+        #[arg(long)]
+        json: bool,
+    },
+    /// Named objects
+    #[command(subcommand)]
+    Object(object::ObjectCommand),
+    /// Storage daemons
+    #[command(subcommand)]
+    Osd(OsdCommand),
+    /// Pools
+    #[command(subcommand)]
+    Pool(pool::PoolCommand),
+}
+
+#[derive(Subcommand)]
+enum OsdCommand {
+    /// Lists them
+    Ls,
+}
+
+/// Where the cluster is, and how long to wait for it.
+struct Cluster {
+    monitor: String,
+    timeout: Duration,
+}
+
+impl Cluster {
+    fn ask(&self, request: &MonitorRequest) -> Result<MonitorReply, OperatorError> {
+        monitor::ask(&self.monitor, request, self.timeout)
+    }
+
+    fn status(&self) -> Result<ClusterStatus, OperatorError> {
+        match self.ask(&MonitorRequest::Status)? {
+            MonitorReply::Status(status) => Ok(status),
+            other => Err(OperatorError::unexpected(&other)),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Off unless asked for: what matters to the operator is in the error.
+    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| "off".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output wants no more of it.
+        Err(OperatorError::ClosedPipe) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trefoil: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), OperatorError> {
+    let cluster = Cluster { monitor: cli.monitor, timeout: Duration::from_secs(cli.timeout) };
+    match cli.command {
+        Command::Status { json: true } => output::line(&status::to_json(&cluster.status()?)),
+        Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
+        Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
+        Command::Pool(command) => pool::run(&cluster, command),
+        Command::Object(command) => object::run(&cluster, command),
+    }
+}

@@ -1,0 +1,81 @@
+//! What can go wrong, in the operator's words, and the exit code for it.
+
+use client::ClientError;
+use protocol::monitor::MonitorReply;
+use std::fmt::Debug;
+use std::io;
+
+/// Shown by `--help`.
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage; \
+3 the cluster cannot be reached; 4 no such object or pool; 5 the cluster refused or failed.";
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// A file on this side.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nobody reads our standard output any more.
+    #[error("standard output was closed")]
+    ClosedPipe,
+    /// No answer from the monitor.
+    #[error(
+        "cannot reach the monitor at {monitor}: {reason}; is osd-daemon running? (--monitor and TREFOIL_MONITOR say where)"
+    )]
+    Unreachable {
+        /// Where it was sought.
+        monitor: String,
+        /// What happened.
+        reason: String,
+    },
+    /// There is no such pool.
+    #[error("no pool `{name}`; there are: {known}")]
+    NoPool {
+        /// The name asked for.
+        name: String,
+        /// Names that exist.
+        known: String,
+    },
+    /// There is no such object.
+    #[error("no object `{0}`")]
+    NoObject(String),
+    /// The cluster said no, and why.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl OperatorError {
+    /// See [`EXIT_CODES`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            OperatorError::ClosedPipe => 0,
+            OperatorError::File { .. } => 1,
+            OperatorError::Unreachable { .. } => 3,
+            OperatorError::NoPool { .. } | OperatorError::NoObject(_) => 4,
+            OperatorError::Refused(_) => 5,
+        }
+    }
+
+    /// An answer that is none to what was asked.
+    pub fn unexpected(reply: &MonitorReply) -> OperatorError {
+        match reply {
+            MonitorReply::Refused(why) => OperatorError::Refused(why.clone()),
+            other => OperatorError::Refused(format!("the monitor gave an unexpected answer: {other:?}")),
+        }
+    }
+
+    /// An error of the client library, about an object.
+    pub fn of_client(error: ClientError, object: &str) -> OperatorError {
+        const ENOENT: i32 = 2;
+        match error {
+            ClientError::Posix(ENOENT) => OperatorError::NoObject(object.to_owned()),
+            ClientError::Connect { monitor, reason } => OperatorError::Unreachable { monitor, reason },
+            other => OperatorError::Refused(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The cluster's state as JSON, in a shape that stays: fields are added, never renamed or removed.
+//!
+//! ```json
+//! {
+//!   "cluster": "9f3c...", "epoch": 12,
+//!   "health": "ok",                 "ok", "degraded" or "down", the worst first
+//!   "messages": ["..."],            why, in words
+//!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
+//!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "objects_to_rebuild": 0,
+//!             "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
+//!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0}],
+//!   "pools": [{"id": 1, "name": "data", "k": 2, "m": 1, "chunk_bytes": 512, "object_bytes": 67108864, "pg_num": 32}],
+//!   "pgs": {"clean": 32, "degraded": 0, "recovering": 0, "peering": 0, "down": 0},
+//!   "objects_to_rebuild": 0,
+//!   "clients": [{"session": 1, "name": "..."}],
+//!   "mds": "127.0.0.1:7401",        null while there is none
+//!   "total_bytes": 1, "free_bytes": 1
+//! }
+//! ```
+
+use protocol::monitor::{ClusterStatus, Health, OsdStatus, PgCondition, PoolStatus};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// All conditions, in the order in which they are shown.
+pub const CONDITIONS: [PgCondition; 5] =
+    [PgCondition::Clean, PgCondition::Degraded, PgCondition::Recovering, PgCondition::Peering, PgCondition::Down];
+
+#[derive(Serialize)]
+struct StatusJson<'a> {
+    cluster: String,
+    epoch: u64,
+    health: &'static str,
+    messages: &'a [String],
+    osds: Vec<OsdJson<'a>>,
+    pools: Vec<PoolJson<'a>>,
+    pgs: BTreeMap<&'static str, u32>,
+    objects_to_rebuild: u64,
+    clients: Vec<ClientJson<'a>>,
+    mds: Option<String>,
+    total_bytes: u64,
+    free_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct OsdJson<'a> {
+    id: u32,
+    addr: Option<String>,
+    host: &'a str,
+    up: bool,
+    #[serde(rename = "in")]
+    is_in: bool,
+    epoch: u64,
+    total_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    journal_bytes: u64,
+    objects_to_rebuild: u64,
+    rebuilt_bytes: u64,
+    corrupt_found: u64,
+    corrupt_repaired: u64,
+    reads: u64,
+    writes: u64,
+    read_bytes: u64,
+    write_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct PoolJson<'a> {
+    id: u32,
+    name: &'a str,
+    k: u8,
+    m: u8,
+    chunk_bytes: u32,
+    object_bytes: u64,
+    pg_num: u32,
+}
+
+#[derive(Serialize)]
+struct ClientJson<'a> {
+    session: u64,
+    name: &'a str,
+}
+
+/// The status as pretty-printed JSON.
+pub fn to_json(status: &ClusterStatus) -> String {
+    let json = StatusJson {
+        cluster: status.cluster.to_string(),
+        epoch: status.epoch.get(),
+        health: health(status.health),
+        messages: &status.messages,
+        osds: status.osds.iter().map(osd).collect(),
+        pools: status.pools.iter().map(pool).collect(),
+        pgs: CONDITIONS.iter().map(|&c| (condition(c), count(status, c))).collect(),
+        objects_to_rebuild: status.objects_to_rebuild,
+        clients: status.clients.iter().map(|(id, name)| ClientJson { session: id.get(), name }).collect(),
+        mds: status.mds.map(|addr| addr.to_string()),
+        total_bytes: status.total_bytes,
+        free_bytes: status.free_bytes,
+    };
+    serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
+}
+
+/// Number of PGs in a condition.
+pub fn count(status: &ClusterStatus, condition: PgCondition) -> u32 {
+    status.pgs.iter().filter(|(c, _)| *c == condition).map(|(_, n)| n).sum()
+}
+
+/// The word for a health.
+pub fn health(health: Health) -> &'static str {
+    match health {
+        Health::Ok => "ok",
+        Health::Degraded => "degraded",
+        Health::Down => "down",
+    }
+}
+
+/// The word for a condition.
+pub fn condition(condition: PgCondition) -> &'static str {
+    match condition {
+        PgCondition::Clean => "clean",
+        PgCondition::Degraded => "degraded",
+        PgCondition::Recovering => "recovering",
+        PgCondition::Peering => "peering",
+        PgCondition::Down => "down",
+    }
+}
+
+fn osd(osd: &OsdStatus) -> OsdJson<'_> {
+    let report = &osd.report;
+    OsdJson {
+        id: osd.id.get(),
+        addr: osd.addr.map(|a| a.to_string()),
+        host: &osd.host,
+        up: osd.up,
+        is_in: osd.is_in,
+        epoch: report.epoch.get(),
+        total_bytes: report.total_bytes,
+        used_bytes: report.used_bytes,
+        free_bytes: report.free_bytes,
+        journal_bytes: report.journal_bytes,
+        objects_to_rebuild: report.to_rebuild.iter().map(|(_, n)| n).sum(),
+        rebuilt_bytes: report.rebuilt_bytes,
+        corrupt_found: report.corrupt_found,
+        corrupt_repaired: report.corrupt_repaired,
+        reads: report.reads,
+        writes: report.writes,
+        read_bytes: report.read_bytes,
+        write_bytes: report.write_bytes,
+    }
+}
+
+fn pool(pool: &PoolStatus) -> PoolJson<'_> {
+    PoolJson {
+        id: pool.id.get(),
+        name: &pool.name,
+        k: pool.profile.k(),
+        m: pool.profile.m(),
+        chunk_bytes: pool.profile.chunk_bytes(),
+        object_bytes: pool.profile.object_bytes(),
+        pg_num: pool.pg_num,
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use protocol::monitor::OsdReport;
+    use protocol::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, SessionId};
+
+    /// A cluster with one storage daemon down.
+    pub fn sample() -> ClusterStatus {
+        let osd = |id: u32, up: bool| OsdStatus {
+            id: OsdId::new(id),
+            addr: Some(([127, 0, 0, 1], 7410).into()),
+            host: "here".into(),
+            up,
+            is_in: true,
+            report: OsdReport {
+                osd: OsdId::new(id),
+                total_bytes: 10 << 30,
+                used_bytes: 4 << 30,
+                to_rebuild: vec![(PgId { pool: PoolId::new(1), number: 3 }, 7)],
+                ..OsdReport::default()
+            },
+        };
+        ClusterStatus {
+            cluster: ClusterId::new(0xabc),
+            epoch: Epoch::new(5),
+            health: Health::Degraded,
+            messages: vec!["osd.1 is down".into()],
+            osds: vec![osd(0, true), osd(1, false)],
+            pools: vec![PoolStatus {
+                id: PoolId::new(1),
+                name: "data".into(),
+                profile: Profile::new(2, 1, 512, 64 << 20).unwrap(),
+                pg_num: 32,
+            }],
+            pgs: vec![(PgCondition::Clean, 20), (PgCondition::Degraded, 12)],
+            objects_to_rebuild: 7,
+            clients: vec![(SessionId::new(9), "fuse-client here /mnt".into())],
+            mds: None,
+            total_bytes: 20 << 30,
+            free_bytes: 12 << 30,
+        }
+    }
+
+    #[test]
+    fn json_has_the_documented_shape() {
+        let json: serde_json::Value = serde_json::from_str(&to_json(&sample())).unwrap();
+        assert_eq!(json["health"], "degraded");
+        assert_eq!(
+            json["pgs"],
+            serde_json::json!({"clean": 20, "degraded": 12, "recovering": 0, "peering": 0, "down": 0})
+        );
+        assert_eq!(json["osds"][1]["up"], false);
+        assert_eq!(json["osds"][0]["in"], true);
+        assert_eq!(json["osds"][0]["objects_to_rebuild"], 7);
+        assert_eq!(json["pools"][0]["k"], 2);
+        assert_eq!(json["clients"][0]["session"], 9);
+        assert_eq!(json["mds"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,175 @@
+//! The cluster's state for people.
+
+use crate::status::{CONDITIONS, condition, count, health};
+use protocol::monitor::{ClusterStatus, OsdStatus, PoolStatus};
+use std::fmt::Write;
+
+/// Everything.
+pub fn status(status: &ClusterStatus) -> String {
+    let mut out = String::new();
+    let up = status.osds.iter().filter(|o| o.up).count();
+    let inside = status.osds.iter().filter(|o| o.is_in).count();
+    let used = status.total_bytes.saturating_sub(status.free_bytes);
+    let mds = status.mds.map_or_else(|| "none".into(), |addr| addr.to_string());
+    let mut row = |name: &str, value: String| writeln!(out, "{name:10} {value}").expect("a string takes everything");
+    row("cluster", format!("{}, epoch {}", status.cluster, status.epoch.get()));
+    row("health", health(status.health).into());
+    for message in &status.messages {
+        row("", message.clone());
+    }
+    row("osds", format!("{}: {up} up, {inside} in", status.osds.len()));
+    row("mds", mds);
+    row("pgs", pgs(status));
+    if status.objects_to_rebuild > 0 {
+        let rebuilt: u64 = status.osds.iter().map(|o| o.report.rebuilt_bytes).sum();
+        row("recovery", format!("{} objects to rebuild, {} rebuilt so far", status.objects_to_rebuild, bytes(rebuilt)));
+    }
+    let (total, free) = (status.total_bytes, status.free_bytes);
+    row("space", format!("{} used, {} free of {}{}", bytes(used), bytes(free), bytes(total), percent(used, total)));
+    row("clients", status.clients.len().to_string());
+    for (session, name) in &status.clients {
+        row("", format!("session {} {name}", session.get()));
+    }
+    out.push('\n');
+    out += &osds(&status.osds);
+    out.push('\n');
+    out += &pools(&status.pools);
+    out
+}
+
+/// "30 clean, 2 recovering".
+fn pgs(status: &ClusterStatus) -> String {
+    let all: u32 = status.pgs.iter().map(|(_, n)| n).sum();
+    let parts = CONDITIONS.map(|c| (count(status, c), condition(c)));
+    let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
+    if all == 0 { "none".into() } else { format!("{all}: {}", parts.join(", ")) }
+}
+
+/// The storage daemons.
+pub fn osds(osds: &[OsdStatus]) -> String {
+    let head = ["osd", "state", "address", "host", "used", "size", "journal", "to rebuild", "corrupt"];
+    let rows = osds.iter().map(|osd| {
+        let report = &osd.report;
+        let state = format!("{} {}", if osd.up { "up" } else { "down" }, if osd.is_in { "in" } else { "out" });
+        let rebuild: u64 = report.to_rebuild.iter().map(|(_, n)| n).sum();
+        [
+            format!("osd.{}", osd.id.get()),
+            state,
+            osd.addr.map_or_else(|| "-".into(), |a| a.to_string()),
+            osd.host.clone(),
+            bytes(report.used_bytes),
+            bytes(report.total_bytes),
+            bytes(report.journal_bytes),
+            rebuild.to_string(),
+            format!("{} found, {} repaired", report.corrupt_found, report.corrupt_repaired),
+        ]
+    });
+    columns(head, rows)
+}
+
+/// The pools.
+pub fn pools(pools: &[PoolStatus]) -> String {
+    let head = ["pool", "id", "code", "chunk", "pgs"];
+    let rows = pools.iter().map(|pool| {
+        let profile = pool.profile;
+        let code = match profile.k() {
+            1 => format!("{} copies", profile.shards()),
+            k => format!("{k}+{}", profile.m()),
+        };
+        [
+            pool.name.clone(),
+            pool.id.get().to_string(),
+            code,
+            bytes(profile.chunk_bytes().into()),
+            pool.pg_num.to_string(),
+        ]
+    });
+    columns(head, rows)
+}
+
+/// Rows under a head, each column as wide as its widest cell.
+fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let all: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    all.iter().map(line).collect()
+}
+
+/// Bytes in binary units: "1.5 GiB".
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let power = (n.ilog2() / 10) as usize;
+    format!("{:.1} {}", n as f64 / (1u64 << (10 * power)) as f64, UNITS[power - 1])
+}
+
+/// A time in UTC: "2025-11-20 20:09:00.000000001 UTC".
+pub fn time(seconds: i64, nanoseconds: u32) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days to a date in the proleptic Gregorian calendar, counted from 1 March of year 0.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanoseconds:09} UTC")
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { String::new() } else { format!(" ({:.0}% used)", part as f64 * 100.0 / whole as f64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_an_operator_looks_for_is_there() {
+        let text = status(&crate::status::tests::sample());
+        let wanted = [
+            "health     degraded",
+            "osd.1 is down",
+            "2: 1 up, 2 in",
+            "32: 20 clean, 12 degraded",
+            "7 objects to rebuild",
+            "8.0 GiB used, 12.0 GiB free of 20.0 GiB (40% used)",
+            "session 9 fuse-client here /mnt",
+            "osd.0  up in",
+            "2+1",
+        ];
+        for words in wanted {
+            assert!(text.contains(words), "`{words}` is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        for (seconds, words) in [
+            (0, "1970-01-01 00:00:00.000000007 UTC"),
+            (951_782_400, "2000-02-29 00:00:00.000000007 UTC"),
+            (1_763_669_340, "2025-11-20 20:09:00.000000007 UTC"),
+            (-1, "1969-12-31 23:59:59.000000007 UTC"),
+        ] {
+            assert_eq!(time(seconds, 7), words);
+        }
+    }
+
+    #[test]
+    fn units() {
+        for (n, words) in
+            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (u64::MAX, "16.0 EiB")]
+        {
+            assert_eq!(bytes(n), words);
+        }
+    }
+}
