@@ -59,7 +59,7 @@ pub struct SessionMark {
     pub session: SessionId,
     /// Everything up to here is known to be decided (model: `settled`).
     pub settled: Seq,
-    /// The cut, if the session is resolved.
+    /// The cut, if the session is resolved; `u64::MAX` if it ended with everything stable, so that all of it is kept.
     pub closed: Option<Seq>,
     /// Last record applied to the object in question (model: `Snap::lo`); only in pieces.
     pub last_applied: Seq,

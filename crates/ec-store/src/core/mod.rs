@@ -193,6 +193,13 @@ struct State<O> {
     stopped: bool,
 }
 
+impl<O> State<O> {
+    /// What the disk still takes: as last looked up, less what was taken in since.
+    fn free_now(&self) -> u64 {
+        self.free.saturating_sub(self.store.appended)
+    }
+}
+
 struct Shared<O> {
     worker: Worker,
     config: CoreConfig,
@@ -383,8 +390,9 @@ impl<O: Outlet> Core<O> {
         head: &ShardHead,
         take: impl FnOnce(&mut PgShard, &mut CoreStore) -> Result<Outcome, StoreError>,
     ) -> bool {
-        let State { store, shards, touched, sync, free, .. } = &mut *state;
-        let (pg, attach, free) = (head.pg(), head.attach(), *free);
+        let free = state.free_now();
+        let State { store, shards, touched, sync, .. } = &mut *state;
+        let (pg, attach) = (head.pg(), head.attach());
         let Some(held) = shards.get_mut(&pg) else {
             send_ack(outlet, &not_held(pg, attach));
             return false;
@@ -463,7 +471,7 @@ impl<O: Outlet> Core<O> {
 
     /// Bytes of fragment data that the disk still takes before it counts as full.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.state.borrow().free
+        self.shared.state.borrow().free_now()
     }
 
     /// Why nothing is served any more, if a sync has failed.

@@ -73,7 +73,8 @@ impl<O: Outlet> Core<O> {
     /// Those of this core's journal, files and syncs.
     pub async fn return_shard<M: Members>(&self, pg: PgId, members: M) -> Result<Return, CoreError> {
         let Some(way) = self.way(pg, members) else { return Ok(Return::Over) };
-        if self.with(pg, |shard, _| shard.is_returning()) != Some(true) || !way.list().await? {
+        way.shard(PgShard::put_all_back);
+        if way.shard(|shard| shard.is_returning()) != Some(true) || !way.list().await? {
             return Ok(Return::Over);
         }
         loop {
@@ -159,8 +160,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
         self.members.ask(member, request).await
     }
 
-    /// Asks every member what was missed. False: the epoch is over.
+    /// Asks every member what was missed, unless that was done. False: the epoch is over.
     async fn list(&self) -> Result<bool, CoreError> {
+        if self.shard(|shard| shard.is_listed()) == Some(true) {
+            return Ok(true);
+        }
         while let Some(unlisted) = self.shard(|shard| shard.unlisted()) {
             let Some(member) = unlisted.iter().next() else {
                 let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };

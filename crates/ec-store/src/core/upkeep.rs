@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const APPLY_OBJECTS: usize = 8;
 /// How long to wait when the disk is full.
 const FULL_DELAY: Duration = Duration::from_millis(100);
+/// Least time between trims of a journal that is not nearly full: each syncs every changed file.
+const TRIM_PAUSE: Duration = Duration::from_millis(500);
 /// How often the free space is looked up.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -104,11 +106,12 @@ impl<O: Outlet> Core<O> {
     }
 
     fn answer(state: &mut State<O>, pg: PgId) {
-        let State { store, shards, free, .. } = state;
+        let free = state.free_now();
+        let State { store, shards, .. } = state;
         let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_acks()) else { return };
         let is_poisoned = store.poison().is_some();
         let outlets = &held.outlets;
-        held.shard.take_acks(*free, |session, mut ack| {
+        held.shard.take_acks(free, |session, mut ack| {
             if is_poisoned {
                 ack.status = Status::Io as u8;
             }
@@ -309,9 +312,12 @@ impl<O: Outlet> Core<O> {
         let state = self.shared.state.borrow();
         // nothing may go before it is known which PGs are held here
         let Some(last) = state.last_trim else { return false };
-        let full = state.store.journal.bytes() >= self.shared.config.journal.journal_bytes_max / 4;
+        let (bytes, bytes_max) = (state.store.journal.bytes(), self.shared.config.journal.journal_bytes_max);
+        let (used, nearly_full) = (bytes >= bytes_max / 4, bytes >= bytes_max / 4 * 3);
+        let waited = |pause| last.elapsed() >= pause;
         let records = state.shards.values().any(|held| held.shard.journalled() > 0);
-        records && state.store.poison().is_none() && (full || last.elapsed() >= TRIM_IDLE)
+        let due = nearly_full || used && waited(TRIM_PAUSE) || waited(TRIM_IDLE);
+        records && due && state.store.poison().is_none()
     }
 
     /// Lets go of every record that is applied, up to the first that is not.

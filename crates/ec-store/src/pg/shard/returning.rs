@@ -221,6 +221,11 @@ impl PgShard {
         self.ret.busy.remove(&object);
     }
 
+    /// The rebuilding of every object that was begun is given up for now.
+    pub fn put_all_back(&mut self) {
+        self.ret.busy.clear();
+    }
+
     /// The question for a member's piece of a range.
     pub fn snap_body(&self, object: ObjectId, offset: u64, length: u32) -> RecoveryBody {
         let told = |id: &SessionId| self.ret.marks.get(id).copied().unwrap_or_default();

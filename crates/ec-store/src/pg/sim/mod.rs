@@ -95,7 +95,7 @@ fn dead_clients() {
 
 #[test]
 fn everything() {
-    let covered = runs("everything", seeds(300), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 8);
+    let covered = runs("everything", seeds(1500), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 8);
     for what in ["a shard joins", "session resolved", "object rebuilt", "objects reported", "read"] {
         assert!(covered.get(what).is_some_and(|&n| n > 20), "{what}: {covered:?}");
     }
