@@ -1,1 +1,403 @@
-//! The role osd.
+//! The role `osd`: shards of placement groups on one disk, served over the messenger.
+//!
+//! Contract: [`start`] takes the data directory's lock, learns the cluster from the monitor, opens the cores, listens, and
+//! returns when the monitor has taken the OSD in. The role has a messenger runtime of its own: worker i is core i, and
+//! everything of a PG happens on the worker of its core. Until the monitor has answered the boot message no core sees a
+//! map, so that nothing is served in an epoch that does not know of the restart (Rule: BootEpoch).
+//!
+//! A monitor that is away changes nothing: the OSD serves on and reconnects. An OSD that finds itself down in a map boots
+//! again. A core whose disk failed makes the OSD leave the cluster; it serves no more until a restart.
+//!
+//! * `control`: maps, liveness, the boot message; one task set on worker 0. * `link`: the connection to the monitor.
+//! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers ask.
+//! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
+//! * `views`: the map as cores need it.
+
+mod control;
+mod link;
+mod peers;
+mod power;
+mod resolve;
+mod service;
+mod shared;
+mod side;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use cluster::ClusterMap;
+use ec_store::core::CoreError;
+use ec_store::superblock::{DataDir, DataDirError};
+use messenger::sync::block_on;
+use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
+use placement::threads::Mapping;
+use power::{Losses, PowerFile};
+use protocol::monitor::{MonitorReply, MonitorRequest};
+use protocol::{ClusterId, OsdId};
+use shared::{Identity, Shared};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a waiting start looks around.
+const START_POLL: Duration = Duration::from_millis(20);
+/// How often a waiting start says so.
+const START_LOG_EVERY: Duration = Duration::from_secs(5);
+/// Time for the monitor to answer a boot message before it is sent again.
+const BOOT_ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Time for the monitor to hear of a clean stop.
+const LEAVE_ANSWER_MAX: Duration = Duration::from_millis(1000);
+
+/// Settings of the role.
+#[derive(Clone, Debug)]
+pub struct OsdConfig {
+    /// Its number.
+    pub id: OsdId,
+    /// Its data directory; made if missing.
+    pub dir: PathBuf,
+    /// Where it listens; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The address told to the monitor. Default: where it listens; needed when that is 0.0.0.0.
+    pub advertise: Option<SocketAddr>,
+    /// Where the monitor listens.
+    pub monitor: SocketAddr,
+    /// Name of the machine, the failure domain. Default "localhost".
+    pub host: String,
+    /// Cores: threads that each own a share of the PGs. Default 1.
+    pub osd_op_threads: u16,
+    /// Threads for what waits for the disk, at most. Default 16.
+    pub osd_disk_threads: u16,
+    /// Which worker serves a connection. Default core-affine.
+    pub ms_mapping: Mapping,
+    /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
+    pub journal_sync_interval: Duration,
+    /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
+    pub journal_bytes_max: u64,
+    /// Share of the disk at which it counts as full. Default 0.95.
+    pub full_ratio: f64,
+    /// Time between heartbeats. Default 500 ms: a quarter of the monitor's grace.
+    pub heartbeat_interval: Duration,
+    /// PGs that return into sync at a time, over all cores. Default 8.
+    pub osd_recovery_max_active: u16,
+    /// How long a start waits for the monitor before it gives up. Default 30 s.
+    pub monitor_wait_max: Duration,
+    /// Set to true from any thread, it ends a start that waits, with [`OsdError::Cancelled`].
+    pub cancel: Arc<AtomicBool>,
+}
+
+impl OsdConfig {
+    /// Default settings.
+    pub fn new(id: OsdId, dir: PathBuf, listen: SocketAddr, monitor: SocketAddr) -> Self {
+        Self {
+            id,
+            dir,
+            listen,
+            advertise: None,
+            monitor,
+            host: "localhost".into(),
+            osd_op_threads: 1,
+            osd_disk_threads: 16,
+            ms_mapping: Mapping::default(),
+            journal_sync_interval: Duration::from_millis(100),
+            journal_bytes_max: 256 << 20,
+            full_ratio: 0.95,
+            heartbeat_interval: Duration::from_millis(500),
+            osd_recovery_max_active: 8,
+            monitor_wait_max: Duration::from_secs(30),
+            cancel: Arc::default(),
+        }
+    }
+}
+
+/// Why an OSD did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OsdError {
+    /// Its data directory.
+    #[error(transparent)]
+    Data(#[from] DataDirError),
+    /// A small file in its data directory.
+    #[error("data directory {dir}: {source}")]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A core cannot be opened.
+    #[error("core {core}: {source}")]
+    Core {
+        /// Which.
+        core: u16,
+        /// Why.
+        source: Box<CoreError>,
+    },
+    /// Threads.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The monitor did not answer.
+    #[error("cannot reach the monitor at {addr} within {}s: start it, or correct monitor_addr", waited.as_secs())]
+    NoMonitor {
+        /// Where it should be.
+        addr: SocketAddr,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The monitor does not talk to this program.
+    #[error("the monitor at {addr} refuses the connection: {refusal}")]
+    MonitorRefused {
+        /// Where it is.
+        addr: SocketAddr,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The monitor does not take the OSD in.
+    #[error("the monitor refuses this osd: {0}")]
+    Refused(String),
+    /// [`OsdConfig::cancel`] was set.
+    #[error("the start was cancelled")]
+    Cancelled,
+    /// A worker ended in a panic.
+    #[error("a worker thread ended while the osd started")]
+    Died,
+}
+
+/// A running OSD. Dropping it ends it as the death of its process would: nothing is synced, the monitor hears nothing.
+pub struct OsdHandle {
+    addr: SocketAddr,
+    id: OsdId,
+    shared: Arc<Shared>,
+    listener: Option<Listener>,
+    runtime: Option<Runtime>,
+    power: PowerFile,
+    // the lock: goes last
+    _dir: Arc<DataDir>,
+}
+
+impl OsdHandle {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its number.
+    pub fn id(&self) -> OsdId {
+        self.id
+    }
+
+    /// The newest map that it has.
+    pub fn map(&self) -> Option<Arc<ClusterMap>> {
+        self.shared.map()
+    }
+
+    /// Messages that no correct peer sends; each closed its connection.
+    pub fn malformed_messages(&self) -> u64 {
+        self.shared.malformed.load(Ordering::Relaxed)
+    }
+
+    /// Stops it: takes nothing more, syncs everything, tells the monitor, frees the directory. For ordinary threads: on
+    /// a worker it would wait for itself.
+    pub fn stop(mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        self.shared.stopping.store(true, Ordering::Release);
+        drop(self.listener.take());
+        let handle = runtime.handle();
+        let cores: Vec<_> = (0..handle.workers()).map(|i| handle.run_on(i, side::stop)).collect();
+        let synced: Vec<bool> = cores.into_iter().map(|done| block_on(done).unwrap_or(false)).collect();
+        if synced.iter().all(|synced| *synced) {
+            if let Err(error) = self.power.clean_stop(Losses::default()) {
+                tracing::warn!(osd = %self.id, %error, "the clean stop cannot be noted");
+            }
+        }
+        self.shared.leave();
+        if let Some(monitor) = self.shared.monitor() {
+            monitor.close();
+        }
+        runtime.shutdown();
+        tracing::info!(osd = %self.id, "stopped");
+    }
+}
+
+impl std::fmt::Debug for OsdHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OsdHandle").field("id", &self.id).field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+impl Drop for OsdHandle {
+    fn drop(&mut self) {
+        // With the runtime, which the fields' drop ends next, nothing new may begin.
+        self.shared.stopping.store(true, Ordering::Release);
+    }
+}
+
+/// Starts the role. For ordinary threads: it waits for the monitor and reads the journals.
+///
+/// # Errors
+/// See [`OsdError`]. Nothing runs then, and the directory is free.
+pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
+    // A directory that exists says whose it is: a second holder or another OSD's data show before anyone is asked.
+    let mut dir = match DataDir::peek(&config.dir) {
+        Ok(superblock) => Some(Arc::new(DataDir::open(&config.dir, superblock.cluster, config.id)?)),
+        Err(DataDirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error.into()),
+    };
+    let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(config.osd_op_threads));
+    runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
+    let runtime = Runtime::start(runtime)?;
+    let shared = Arc::new(Shared::new(config, runtime.handle()));
+    match (Starting { shared: Arc::clone(&shared) }).run(&mut dir, &runtime) {
+        Ok(Started { addr, listener, power, dir }) => {
+            let (id, listener, runtime) = (shared.config.id, Some(listener), Some(runtime));
+            Ok(OsdHandle { addr, id, shared, listener, runtime, power, _dir: dir })
+        }
+        Err(error) => {
+            shared.stopping.store(true, Ordering::Release);
+            // before the directory's lock goes
+            runtime.shutdown();
+            Err(error)
+        }
+    }
+}
+
+/// A start under way.
+struct Starting {
+    shared: Arc<Shared>,
+}
+
+/// What it gives.
+struct Started {
+    addr: SocketAddr,
+    listener: Listener,
+    power: PowerFile,
+    dir: Arc<DataDir>,
+}
+
+impl Starting {
+    /// `held`: the directory, if it was there; made here if not.
+    fn run(&self, held: &mut Option<Arc<DataDir>>, runtime: &Runtime) -> Result<Started, OsdError> {
+        let config = &self.shared.config;
+        link::connect(&self.shared, held.as_ref().map_or(ClusterId::new(0), |dir| dir.superblock().cluster));
+        let map = self.first_map(held.as_deref())?;
+        let dir = match held {
+            Some(dir) => Arc::clone(dir),
+            None => Arc::clone(held.insert(Arc::new(DataDir::open(&config.dir, map.cluster, config.id)?))),
+        };
+        if dir.superblock().cluster != map.cluster {
+            let (theirs, ours) = (dir.superblock().cluster, map.cluster);
+            return Err(DataDirError::OtherCluster { dir: config.dir.clone(), ours, theirs }.into());
+        }
+        let io = |source| OsdError::Io { dir: config.dir.clone(), source };
+        let (power, losses) = PowerFile::begin(dir.path(), dir.was_created()).map_err(io)?;
+        self.open_cores(&dir, map.cluster, runtime)?;
+        let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
+        listen.mapping = config.ms_mapping;
+        let for_services = Arc::clone(&self.shared);
+        let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
+        let addr = listener.local_addr();
+        let fsid = dir.superblock().fsid;
+        let identity = Identity { fsid, addr: config.advertise.unwrap_or(addr), cluster: map.cluster };
+        self.boot(identity, losses)?;
+        power.told().map_err(io)?;
+        tracing::info!(osd = %config.id, %addr, cores = config.osd_op_threads, "osd serves");
+        Ok(Started { addr, listener, power, dir })
+    }
+
+    /// May a wait that began at `began` go on?
+    fn check(&self, dir: Option<&DataDir>, began: Instant) -> Result<(), OsdError> {
+        let config = &self.shared.config;
+        if config.cancel.load(Ordering::Acquire) {
+            return Err(OsdError::Cancelled);
+        }
+        match (self.shared.refusal.lock().clone(), dir) {
+            (Some(Refusal::Cluster { theirs, .. }), Some(dir)) => {
+                let (mine, path) = (dir.superblock().cluster, config.dir.clone());
+                Err(DataDirError::OtherCluster { dir: path, ours: theirs, theirs: mine }.into())
+            }
+            (Some(refusal), _) => Err(OsdError::MonitorRefused { addr: config.monitor, refusal }),
+            (None, _) if began.elapsed() >= config.monitor_wait_max => {
+                Err(OsdError::NoMonitor { addr: config.monitor, waited: config.monitor_wait_max })
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn first_map(&self, dir: Option<&DataDir>) -> Result<Arc<ClusterMap>, OsdError> {
+        let config = &self.shared.config;
+        let began = Instant::now();
+        let mut log_at = began + START_LOG_EVERY;
+        loop {
+            if let Some(map) = self.shared.map() {
+                return Ok(map);
+            }
+            self.check(dir, began)?;
+            if Instant::now() >= log_at {
+                log_at += START_LOG_EVERY;
+                tracing::warn!(osd = %config.id, monitor = %config.monitor, "waiting for the monitor");
+            }
+            std::thread::sleep(START_POLL);
+        }
+    }
+
+    /// Opens every core on its worker.
+    fn open_cores(&self, dir: &Arc<DataDir>, cluster: ClusterId, runtime: &Runtime) -> Result<(), OsdError> {
+        let handle = runtime.handle();
+        let open = |core: u16| {
+            let (shared, dir) = (Arc::clone(&self.shared), Arc::clone(dir));
+            let opened = handle.run_on(usize::from(core), move |worker| {
+                let result = side::open(shared, &dir, cluster, core, &worker);
+                drop(dir);
+                std::future::ready(result)
+            });
+            (core, opened)
+        };
+        let opening: Vec<_> = (0..self.shared.config.osd_op_threads).map(open).collect();
+        let opened: Vec<_> = opening.into_iter().map(|(core, opened)| (core, block_on(opened))).collect();
+        for (core, result) in opened {
+            let result = result.map_err(|_| OsdError::Died)?;
+            result.map_err(|source| OsdError::Core { core, source: Box::new(source) })?;
+        }
+        Ok(())
+    }
+
+    /// Tells the monitor of the start until it has answered.
+    fn boot(&self, identity: Identity, losses: Losses) -> Result<(), OsdError> {
+        if self.shared.identity.set(identity).is_err() {
+            return Err(OsdError::Died);
+        }
+        let request = self.shared.boot_request(losses);
+        let began = Instant::now();
+        loop {
+            self.check(None, began)?;
+            match block_on(self.shared.ask(&request, BOOT_ANSWER_MAX)) {
+                Ok(MonitorReply::Done(epoch)) => {
+                    let serve = self.shared.handle.run_on(0, move |worker| async move {
+                        control::serve(&worker, epoch);
+                    });
+                    return block_on(serve).map_err(|_| OsdError::Died);
+                }
+                Ok(MonitorReply::Refused(why)) => return Err(OsdError::Refused(why)),
+                Ok(other) => tracing::warn!(?other, "the monitor gives no answer to a boot message"),
+                Err(error) => tracing::warn!(%error, "no answer to a boot message"),
+            }
+            std::thread::sleep(START_POLL);
+        }
+    }
+}
+
+impl Shared {
+    /// Tells the monitor that this OSD goes, if it can be reached at once.
+    fn leave(&self) {
+        if self.monitor().is_some_and(|monitor| monitor.is_up()) {
+            let request = MonitorRequest::Leave { osd: self.config.id };
+            if let Err(error) = block_on(self.ask(&request, LEAVE_ANSWER_MAX)) {
+                tracing::debug!(%error, "the monitor was not told of the stop");
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Maps, liveness and the boot message: what happens once for each OSD, on worker 0.
+//!
+//! Contract: maps reach the cores in order, and none from before the answer to the boot message. Heartbeats leave only
+//! while every core is alive and its disk works.
+
+use super::link;
+use super::power::Losses;
+use super::shared::Shared;
+use super::{side, views};
+use cluster::ClusterMap;
+use messenger::Worker;
+use protocol::Epoch;
+use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time for the monitor to answer a heartbeat; the next one follows all the same.
+const HEARTBEAT_ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Time for the monitor to answer a boot message.
+const BOOT_ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Pause before the boot message is sent again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// A core silent for so long takes its OSD down: its PGs wait, and others could go on without it. Long, since a disk
+/// may stall and a machine be overloaded.
+const CORE_SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Control {
+    worker: Worker,
+    shared: Arc<Shared>,
+    /// The first epoch that knows this start; no map before it is served.
+    serve_from: Cell<Option<Epoch>>,
+    /// The map that the cores have.
+    served: Cell<Epoch>,
+    booting: Cell<bool>,
+    failed: Cell<bool>,
+}
+
+/// The control of worker 0, made if there is none.
+pub(super) fn of_worker(worker: &Worker, shared: &Arc<Shared>) -> Rc<Control> {
+    worker.local::<Control>().unwrap_or_else(|| {
+        let control = Rc::new(Control {
+            worker: worker.clone(),
+            shared: Arc::clone(shared),
+            serve_from: Cell::new(None),
+            served: Cell::default(),
+            booting: Cell::new(false),
+            failed: Cell::new(false),
+        });
+        worker.set_local(Rc::clone(&control));
+        control
+    })
+}
+
+/// The monitor has taken the OSD in: serves from this epoch on, and sends heartbeats.
+pub(super) fn serve(worker: &Worker, from: Epoch) {
+    let Some(control) = worker.local::<Control>() else { return };
+    control.serve_from.set(Some(from));
+    control.distribute();
+    worker.spawn(Rc::clone(&control).heartbeats());
+}
+
+impl Control {
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping()
+    }
+
+    /// A map from the monitor.
+    pub fn take_map(self: &Rc<Self>, update: &MapUpdate) {
+        let newest = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
+        if update.epoch <= newest {
+            return;
+        }
+        let map = match ClusterMap::decode(&update.map) {
+            Ok(map) => map,
+            Err(error) => return tracing::error!(%error, "map dropped"),
+        };
+        if let Err(what) = map.check_invariants() {
+            return tracing::error!(epoch = %map.epoch, what, "map dropped: it is inconsistent");
+        }
+        if self.shared.identity.get().is_some_and(|identity| identity.cluster != map.cluster) {
+            return tracing::error!(cluster = %map.cluster, "map dropped: it is another cluster's");
+        }
+        tracing::debug!(osd = %self.shared.config.id, epoch = %map.epoch, "map");
+        self.shared.set_map(Arc::new(map));
+        self.distribute();
+        self.boot_if_down();
+    }
+
+    /// Hands the newest map to the cores.
+    fn distribute(&self) {
+        let (Some(map), Some(from)) = (self.shared.map(), self.serve_from.get()) else { return };
+        if map.epoch < from || map.epoch <= self.served.get() || self.is_stopping() {
+            return;
+        }
+        self.served.set(map.epoch);
+        let config = &self.shared.config;
+        let by_core = views::shard_views(&map, config.id, config.osd_op_threads);
+        for (core, views) in by_core.into_iter().enumerate() {
+            let map = Arc::clone(&map);
+            self.shared.handle.spawn_on(core, move |worker| {
+                if let Some(side) = worker.local::<side::Side>() {
+                    side.learn(map, views);
+                }
+                std::future::ready(())
+            });
+        }
+    }
+
+    /// Model: Register. The map says that this OSD is down, and it is not.
+    fn boot_if_down(self: &Rc<Self>) {
+        let (Some(map), Some(from)) = (self.shared.map(), self.serve_from.get()) else { return };
+        let down = map.osds.get(&self.shared.config.id).is_some_and(|osd| !osd.up);
+        if !down || map.epoch < from || self.booting.get() || self.failed.get() || self.is_stopping() {
+            return;
+        }
+        tracing::warn!(osd = %self.shared.config.id, epoch = %map.epoch, "marked down though alive: boots again");
+        self.booting.set(true);
+        self.worker.spawn(Rc::clone(self).boot());
+    }
+
+    async fn boot(self: Rc<Self>) {
+        while !self.is_stopping() {
+            let request = self.shared.boot_request(Losses::default());
+            match self.shared.ask(&request, BOOT_ANSWER_MAX).await {
+                Ok(MonitorReply::Done(epoch)) => {
+                    self.serve_from.set(self.serve_from.get().max(Some(epoch)));
+                    break;
+                }
+                Ok(other) => tracing::warn!(?other, "the monitor does not take this osd"),
+                Err(error) => tracing::warn!(%error, "no answer to a boot message"),
+            }
+            self.worker.sleep(RETRY_AFTER).await;
+        }
+        self.booting.set(false);
+        // it may have been marked down again meanwhile
+        self.boot_if_down();
+    }
+
+    async fn heartbeats(self: Rc<Self>) {
+        let mut behind: Option<Epoch> = None;
+        while !self.is_stopping() {
+            if let Some(why) = self.shared.poison() {
+                return self.give_up(&why).await;
+            }
+            let silent = self.shared.silent_cores(CORE_SILENCE_MAX);
+            if silent.is_empty() {
+                behind = self.heartbeat(behind).await;
+            } else {
+                tracing::error!(cores = ?silent, "no heartbeat: these cores give no sign of life");
+            }
+            self.worker.sleep(self.shared.config.heartbeat_interval).await;
+        }
+    }
+
+    /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know then.
+    async fn heartbeat(self: &Rc<Self>, behind: Option<Epoch>) -> Option<Epoch> {
+        let request = MonitorRequest::Heartbeat { report: self.shared.report() };
+        let epoch = match self.shared.ask(&request, HEARTBEAT_ANSWER_MAX).await {
+            Ok(MonitorReply::Done(epoch)) => epoch,
+            Ok(other) => {
+                tracing::warn!(?other, "the monitor does not take a heartbeat");
+                return None;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no answer to a heartbeat");
+                return None;
+            }
+        };
+        let known = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
+        if behind.is_some_and(|behind| behind > known) {
+            tracing::warn!(%known, %epoch, "a map was missed: asking for it");
+            if let Some(monitor) = self.shared.monitor() {
+                self.worker.spawn(link::subscribe(self.worker.clone(), monitor, Rc::clone(self)));
+            }
+            return None;
+        }
+        (epoch > known).then_some(epoch)
+    }
+
+    /// A disk failed: others had better go on without this OSD.
+    async fn give_up(&self, why: &str) {
+        self.failed.set(true);
+        let osd = self.shared.config.id;
+        tracing::error!(%osd, why, "the disk failed: this osd leaves; repair or replace the disk, then restart it");
+        while !self.is_stopping() {
+            match self.shared.ask(&MonitorRequest::Leave { osd }, HEARTBEAT_ANSWER_MAX).await {
+                Ok(MonitorReply::Done(_)) => return,
+                other => tracing::debug!(?other, "the monitor was not told"),
+            }
+            self.worker.sleep(RETRY_AFTER).await;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What clients and other OSDs ask, handed to the core that owns the PG.
+//!
+//! Contract: messages of one connection reach a core in the order in which they arrived: at once if the worker that read
+//! one is the PG's, else as a function sent to that worker, first in, first out. What no correct peer sends closes its
+//! connection, with a count and a line in the log; all others go on.
+
+use super::shared::Shared;
+use super::side::Side;
+use bytes::Bytes;
+use messenger::{Connection, Message, Service, Worker};
+use protocol::recovery::RecoveryRequest;
+use protocol::shard::ShardHead;
+use protocol::{Kind, PgId};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::FromBytes;
+
+/// The service of one worker, whose core is open.
+pub(super) fn make(shared: &Arc<Shared>, worker: &Worker) -> Rc<dyn Service> {
+    Rc::new(Dispatch { shared: Arc::clone(shared), side: worker.local::<Side>() })
+}
+
+struct Dispatch {
+    shared: Arc<Shared>,
+    /// The core of this worker.
+    side: Option<Rc<Side>>,
+}
+
+impl Service for Dispatch {
+    fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
+        let pg = match Kind::from_u16(message.kind) {
+            Some(Kind::Attach | Kind::Write | Kind::Mark | Kind::Read | Kind::Stat | Kind::Extents) => {
+                ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg())
+            }
+            Some(Kind::Recovery) if message.is_request() => {
+                protocol::decode::<RecoveryRequest>("recovery request", &message.front).ok().map(|request| request.pg)
+            }
+            Some(Kind::OsdStatus) if message.is_request() => {
+                let report = protocol::encode(&self.shared.report());
+                return connection.reply(&message, Kind::OsdStatusReply.to_u16(), report, Bytes::new());
+            }
+            _ => return refuse(&self.shared, connection, message.kind, "not for an osd"),
+        };
+        match pg {
+            Some(pg) => self.hand_over(worker, connection, pg, message),
+            None => refuse(&self.shared, connection, message.kind, "malformed"),
+        }
+    }
+}
+
+impl Dispatch {
+    fn hand_over(&self, worker: &Worker, connection: &Connection, pg: PgId, message: Message) {
+        let owner = usize::from(pg.core(self.shared.config.osd_op_threads).get());
+        if owner == worker.index() {
+            return take(self.side.as_deref(), &self.shared, connection, message);
+        }
+        let (shared, connection) = (Arc::clone(&self.shared), connection.clone());
+        worker.handle().spawn_on(owner, move |worker| {
+            take(worker.local::<Side>().as_deref(), &shared, &connection, message);
+            std::future::ready(())
+        });
+    }
+}
+
+/// Lets the core of this worker take a message.
+fn take(side: Option<&Side>, shared: &Shared, connection: &Connection, message: Message) {
+    // a core that has stopped would take it and never answer
+    let Some(side) = side.filter(|_| !shared.is_stopping()) else { return connection.close() };
+    let kind = message.kind;
+    if side.core.handle(connection, message).is_err() {
+        refuse(shared, connection, kind, "malformed");
+    }
+}
+
+fn refuse(shared: &Shared, connection: &Connection, kind: u16, why: &str) {
+    shared.malformed.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!(osd = %shared.config.id, peer = %connection.peer(), kind, why, "message refused: connection closed");
+    connection.close();
+}

@@ -1,0 +1,185 @@
+//! What all workers of an OSD, and its handle, share.
+//!
+//! Contract: touched when maps change and heartbeats leave, not by reads and writes.
+
+use super::OsdConfig;
+use super::power::Losses;
+use bytes::Bytes;
+use cluster::ClusterMap;
+use ec_store::core::CoreStats;
+use ec_store::disk;
+use messenger::sync::ContentionMutex;
+use messenger::{CallError, Connection, Handle, Message, Refusal, TrafficClass};
+use protocol::monitor::{MonitorReply, MonitorRequest, OsdReport};
+use protocol::{ClusterId, DecodeError, Kind};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What an OSD says of itself at boot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    /// Of its disk.
+    pub fsid: u128,
+    /// Where it is reached.
+    pub addr: SocketAddr,
+    /// Whose it is.
+    pub cluster: ClusterId,
+}
+
+/// A core's last sign of life.
+#[derive(Clone, Debug)]
+pub(super) struct Pulse {
+    pub at: Instant,
+    pub stats: CoreStats,
+    /// Bytes that the disk still takes.
+    pub free_bytes: u64,
+    /// Why it serves no more.
+    pub poison: Option<String>,
+}
+
+/// Why a question to the monitor has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    /// There is no connection.
+    #[error("not connected to the monitor")]
+    NotConnected,
+    /// The call.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The answer.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub config: OsdConfig,
+    pub handle: Handle,
+    /// Set once, before the first boot message.
+    pub identity: OnceLock<Identity>,
+    /// Nothing new may begin.
+    pub stopping: AtomicBool,
+    /// Messages that no correct peer sends.
+    pub malformed: AtomicU64,
+    /// The monitor will have nothing to do with this program.
+    pub refusal: ContentionMutex<Option<Refusal>>,
+    monitor: ContentionMutex<Option<Connection>>,
+    map: ContentionMutex<Option<Arc<ClusterMap>>>,
+    pulses: ContentionMutex<Vec<Option<Pulse>>>,
+}
+
+impl Shared {
+    pub fn new(config: OsdConfig, handle: Handle) -> Self {
+        let pulses = vec![None; usize::from(config.osd_op_threads)];
+        Self {
+            config,
+            handle,
+            identity: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+            malformed: AtomicU64::new(0),
+            refusal: ContentionMutex::new("osd refusal", None),
+            monitor: ContentionMutex::new("osd monitor", None),
+            map: ContentionMutex::new("osd map", None),
+            pulses: ContentionMutex::new("osd pulses", pulses),
+        }
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The connection to the monitor.
+    pub fn monitor(&self) -> Option<Connection> {
+        self.monitor.lock().clone()
+    }
+
+    pub fn set_monitor(&self, connection: Connection) {
+        *self.monitor.lock() = Some(connection);
+    }
+
+    /// The newest map.
+    pub fn map(&self) -> Option<Arc<ClusterMap>> {
+        self.map.lock().clone()
+    }
+
+    pub fn set_map(&self, map: Arc<ClusterMap>) {
+        *self.map.lock() = Some(map);
+    }
+
+    /// Asks the monitor. The question is queued at once; the future is for the answer.
+    pub fn ask(
+        &self,
+        request: &MonitorRequest,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<MonitorReply, AskError>> + Send + use<> {
+        let front = protocol::encode(request);
+        let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
+        let call = self.monitor().map(|monitor| monitor.call(message, deadline));
+        async move {
+            let reply = call.ok_or(AskError::NotConnected)?.await?;
+            Ok(protocol::decode("monitor reply", &reply.front)?)
+        }
+    }
+
+    /// The boot message.
+    ///
+    /// # Panics
+    /// Before [`Shared::identity`] is set.
+    pub fn boot_request(&self, losses: Losses) -> MonitorRequest {
+        let identity = self.identity.get().expect("the identity is known before anyone is told");
+        MonitorRequest::Boot {
+            osd: self.config.id,
+            fsid: identity.fsid,
+            addr: identity.addr,
+            cores: self.config.osd_op_threads,
+            lost: losses.lost,
+            blank: losses.blank,
+            host: self.config.host.clone(),
+        }
+    }
+
+    /// A core is alive.
+    pub fn set_pulse(&self, core: usize, pulse: Pulse) {
+        self.pulses.lock()[core] = Some(pulse);
+    }
+
+    /// Why the disk of some core serves no more, if so.
+    pub fn poison(&self) -> Option<String> {
+        self.pulses.lock().iter().flatten().find_map(|pulse| pulse.poison.clone())
+    }
+
+    /// Cores without a sign of life for longer than `grace`.
+    pub fn silent_cores(&self, grace: Duration) -> Vec<usize> {
+        let silent = |pulse: &Option<Pulse>| pulse.as_ref().is_some_and(|pulse| pulse.at.elapsed() > grace);
+        self.pulses.lock().iter().enumerate().filter(|(_, pulse)| silent(pulse)).map(|(core, _)| core).collect()
+    }
+
+    /// How the OSD is.
+    pub fn report(&self) -> OsdReport {
+        let space = disk::space(&self.config.dir).unwrap_or_default();
+        let mut report = OsdReport {
+            osd: self.config.id,
+            epoch: self.map().map_or_else(Default::default, |map| map.epoch),
+            total_bytes: space.total_bytes,
+            used_bytes: space.used_bytes,
+            ..OsdReport::default()
+        };
+        let pulses = self.pulses.lock();
+        report.free_bytes = pulses.iter().flatten().map(|pulse| pulse.free_bytes).min().unwrap_or(space.free_bytes);
+        for stats in pulses.iter().flatten().map(|pulse| &pulse.stats) {
+            report.journal_bytes += stats.journal_bytes;
+            report.to_rebuild.extend(&stats.to_rebuild);
+            report.rebuilt_bytes += stats.rebuilt_bytes;
+            report.corrupt_found += stats.corrupt_found;
+            report.corrupt_repaired += stats.corrupt_repaired;
+            report.reads += stats.reads;
+            report.writes += stats.writes;
+            report.read_bytes += stats.read_bytes;
+            report.write_bytes += stats.write_bytes;
+        }
+        report
+    }
+}

@@ -1,0 +1,322 @@
+//! One core of the OSD on its worker: what it owes the monitor, and the way of its shards back into sync.
+//!
+//! Contract: lives on the core's worker, where services and functions from other workers find it. The monitor hears of a
+//! PG only in the epoch that the core has learned. What was told is told again after a while for as long as the map does
+//! not show it: the monitor may have restarted in between.
+
+use super::peers::Peers;
+use super::shared::{Pulse, Shared};
+use bytes::Bytes;
+use cluster::ClusterMap;
+use ec_store::core::recovery::{Members, Return};
+use ec_store::core::{Core, CoreConfig, CoreError};
+use ec_store::journal::JournalConfig;
+use ec_store::pg::ShardView;
+use ec_store::superblock::DataDir;
+use messenger::sync::{Notify, Semaphore};
+use messenger::{Connection, Worker};
+use protocol::monitor::{MonitorReply, MonitorRequest};
+use protocol::recovery::{RecoveryReply, RecoveryRequest};
+use protocol::{ClusterId, CoreId, Epoch, PgId, ShardIndex};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time for the monitor to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Pause before what the monitor did not hear is told again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// Pause before what the monitor heard, and the map does not show, is told again.
+const RETELL_AFTER: Duration = Duration::from_secs(1);
+/// Pause before a return that failed on this side is tried again.
+const FAILED_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Time between signs of life.
+const PULSE_EVERY: Duration = Duration::from_millis(250);
+
+/// Where the return of a PG's shard stands, in one epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// A task rebuilds.
+    Running,
+    /// What was missed is rebuilt: the shard wants to be written to.
+    CaughtUp,
+    /// The shard is whole: it wants to be in sync.
+    Whole,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub core: Core<Connection>,
+    worker: Worker,
+    shared: Arc<Shared>,
+    peers: Rc<Peers>,
+    /// A map, or the end of a way.
+    changed: Notify,
+    ways: RefCell<HashMap<PgId, (Epoch, Way)>>,
+    /// When the monitor last heard of a PG in this epoch.
+    told: RefCell<HashMap<PgId, (Epoch, Instant)>>,
+    /// Returns at a time.
+    slots: Semaphore,
+}
+
+/// Opens a core on its worker and starts its tasks.
+///
+/// # Errors
+/// Those of [`Core::open`].
+pub(super) fn open(
+    shared: Arc<Shared>,
+    dir: &DataDir,
+    cluster: ClusterId,
+    core: u16,
+    worker: &Worker,
+) -> Result<(), CoreError> {
+    let config = &shared.config;
+    let journal = JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
+    let core_config = CoreConfig {
+        journal,
+        journal_sync_interval: config.journal_sync_interval,
+        full_ratio: config.full_ratio,
+        ..CoreConfig::new(CoreId::new(core))
+    };
+    let opened = Core::open(dir, core_config, worker)?;
+    let slots = u64::from(config.osd_recovery_max_active / config.osd_op_threads).max(1);
+    let peers = Rc::new(Peers::new(worker.clone(), cluster, config.id.to_string()));
+    let side = Rc::new(Side {
+        core: opened,
+        worker: worker.clone(),
+        shared,
+        peers,
+        changed: Notify::new(),
+        ways: RefCell::default(),
+        told: RefCell::default(),
+        slots: Semaphore::new(slots),
+    });
+    worker.set_local(Rc::clone(&side));
+    worker.spawn(Rc::clone(&side).run());
+    worker.spawn(Rc::clone(&side).pulse());
+    worker.spawn(side.repairs());
+    Ok(())
+}
+
+/// Stops the core of a worker. False: not everything is synced.
+pub(super) async fn stop(worker: Worker) -> bool {
+    let Some(side) = worker.take_local::<Side>() else { return false };
+    side.changed.notify_all();
+    side.peers.close();
+    match side.core.stop().await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::error!(core = %side.core.id(), %error, "not everything could be synced");
+            false
+        }
+    }
+}
+
+/// The other shards of PGs, for the core's way back.
+#[derive(Clone, Debug)]
+struct Others(Rc<Peers>);
+
+impl Members for Others {
+    fn ask(
+        &self,
+        member: ShardIndex,
+        request: RecoveryRequest,
+    ) -> impl Future<Output = Option<(RecoveryReply, Bytes)>> + 'static {
+        let peers = Rc::clone(&self.0);
+        async move { peers.ask(member, &request).await }
+    }
+}
+
+impl Side {
+    /// A newer map, and what it says of this core's PGs.
+    pub fn learn(&self, map: Arc<ClusterMap>, views: Vec<ShardView>) {
+        if self.shared.is_stopping() {
+            return;
+        }
+        for view in views {
+            let pg = view.pg.pg;
+            if let Err(error) = self.core.learn(view) {
+                tracing::error!(%pg, %error, "a placement group cannot be served");
+            }
+        }
+        self.core.views_are_complete();
+        self.peers.learn(map);
+        self.changed.notify_all();
+    }
+
+    async fn pulse(self: Rc<Self>) {
+        while !self.shared.is_stopping() {
+            let (stats, free_bytes, poison) = (self.core.stats(), self.core.free_bytes(), self.core.poison());
+            self.shared.set_pulse(self.worker.index(), Pulse { at: Instant::now(), stats, free_bytes, poison });
+            self.worker.sleep(PULSE_EVERY).await;
+        }
+    }
+
+    async fn repairs(self: Rc<Self>) {
+        while let Some(repair) = self.core.next_repair().await {
+            match self.core.repair(&repair, Others(Rc::clone(&self.peers))).await {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!(?repair, "cannot be repaired now; the next read asks for it again"),
+                Err(error) => tracing::error!(?repair, %error, "cannot be repaired"),
+            }
+        }
+    }
+
+    /// Tells the monitor what it must hear, and starts returns, whenever something has changed.
+    async fn run(self: Rc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            if self.shared.is_stopping() {
+                return;
+            }
+            self.start_returns();
+            let heard = self.tell().await;
+            let pause = match heard {
+                Heard::Nothing => {
+                    changed.await;
+                    continue;
+                }
+                Heard::All => RETELL_AFTER,
+                Heard::NotAll => RETRY_AFTER,
+            };
+            // over, or something has changed before that: the round is the same
+            let _ = self.worker.timeout(pause, changed).await;
+        }
+    }
+
+    // ---- what the monitor must hear
+
+    async fn tell(&self) -> Heard {
+        let osd = self.shared.config.id;
+        let wishes = self.wishes();
+        if wishes.is_empty() {
+            return Heard::Nothing;
+        }
+        let due = |wanted: Wish| {
+            let fits = wishes.iter().filter(move |(_, _, wish)| *wish == wanted).map(|(pg, epoch, _)| (*pg, *epoch));
+            fits.filter(|(pg, epoch)| !self.was_told(*pg, *epoch)).collect::<Vec<_>>()
+        };
+        let mut requests = Vec::new();
+        let (peered, ask_join) = (due(Wish::Peered), due(Wish::AskJoin));
+        if !peered.is_empty() {
+            requests.push((MonitorRequest::Peered { osd, pgs: peered.clone() }, peered));
+        }
+        if !ask_join.is_empty() {
+            requests.push((MonitorRequest::AskJoin { osd, pgs: ask_join.clone() }, ask_join));
+        }
+        for (pg, epoch) in due(Wish::Join) {
+            requests.push((MonitorRequest::Join { osd, pg, epoch }, vec![(pg, epoch)]));
+        }
+        // all are under way before the first answer is waited for: the monitor takes them together
+        let asked: Vec<_> =
+            requests.into_iter().map(|(request, pgs)| (self.shared.ask(&request, ANSWER_MAX), pgs)).collect();
+        let mut heard = Heard::All;
+        for (answer, pgs) in asked {
+            match answer.await {
+                Ok(MonitorReply::Done(_)) => {}
+                Ok(other) => tracing::debug!(?other, "the monitor has another epoch by now"),
+                Err(error) => {
+                    tracing::debug!(%error, "the monitor did not hear");
+                    heard = Heard::NotAll;
+                    continue;
+                }
+            }
+            let now = Instant::now();
+            self.told.borrow_mut().extend(pgs.into_iter().map(|(pg, epoch)| (pg, (epoch, now))));
+        }
+        heard
+    }
+
+    /// What every PG should be told of, in its present epoch.
+    fn wishes(&self) -> Vec<(PgId, Epoch, Wish)> {
+        let wish = |pg: PgId| {
+            let view = self.core.view(pg)?;
+            let way = self.ways.borrow().get(&pg).filter(|(epoch, _)| *epoch == view.pg.epoch).map(|(_, way)| *way);
+            let wish = match way {
+                _ if view.is_in_sync() && !view.pg.active => Wish::Peered,
+                Some(Way::CaughtUp) if !view.is_joining() => Wish::AskJoin,
+                Some(Way::Whole) if view.is_joining() => Wish::Join,
+                _ => return None,
+            };
+            Some((pg, view.pg.epoch, wish))
+        };
+        self.core.pgs().into_iter().filter_map(wish).collect()
+    }
+
+    fn was_told(&self, pg: PgId, epoch: Epoch) -> bool {
+        let told = self.told.borrow();
+        told.get(&pg).is_some_and(|(at_epoch, at)| *at_epoch == epoch && at.elapsed() < RETELL_AFTER)
+    }
+
+    // ---- the way back
+
+    fn start_returns(self: &Rc<Self>) {
+        for pg in self.core.pgs() {
+            let state = self.core.with(pg, |shard, _| (shard.is_returning(), shard.view().pg.epoch));
+            let Some((returning, epoch)) = state else { continue };
+            let mut ways = self.ways.borrow_mut();
+            match ways.get(&pg) {
+                // a task of an older epoch ends by itself, and then says so
+                Some((_, Way::Running)) => {}
+                Some((of, _)) if *of == epoch && returning => {}
+                _ if returning => {
+                    ways.insert(pg, (epoch, Way::Running));
+                    self.worker.spawn(Rc::clone(self).return_shard(pg));
+                }
+                _ => drop(ways.remove(&pg)),
+            }
+        }
+    }
+
+    async fn return_shard(self: Rc<Self>, pg: PgId) {
+        let permit = self.slots.acquire(1).await;
+        let began = Instant::now();
+        let result = self.core.return_shard(pg, Others(Rc::clone(&self.peers))).await;
+        drop(permit);
+        let way = match result {
+            Ok(Return::CaughtUp(epoch)) => {
+                tracing::info!(%pg, %epoch, took = ?began.elapsed(), "caught up");
+                Some((epoch, Way::CaughtUp))
+            }
+            Ok(Return::Whole(epoch)) => {
+                tracing::info!(%pg, %epoch, took = ?began.elapsed(), "whole");
+                Some((epoch, Way::Whole))
+            }
+            Ok(Return::Over) => {
+                // not at once: should the epoch not be over after all, this must not spin
+                self.worker.sleep(RETRY_AFTER / 10).await;
+                None
+            }
+            Err(error) => {
+                tracing::error!(%pg, %error, "a shard cannot return; it tries again");
+                self.worker.sleep(FAILED_RETRY_AFTER).await;
+                None
+            }
+        };
+        match way {
+            Some(way) => drop(self.ways.borrow_mut().insert(pg, way)),
+            None => drop(self.ways.borrow_mut().remove(&pg)),
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// What the monitor should hear of a PG.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    Peered,
+    AskJoin,
+    Join,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Heard {
+    /// There was nothing to hear.
+    Nothing,
+    All,
+    NotAll,
+}

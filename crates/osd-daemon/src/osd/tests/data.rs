@@ -1,0 +1,95 @@
+//! Data through a real client while OSDs come and go.
+
+use super::*;
+use client::{Client, ClientConfig, FileRef, SizeHint};
+use protocol::Gfid;
+
+const FILES: u64 = 12;
+const FILE_BYTES: usize = 300 << 10;
+
+fn file(cluster: &TestCluster, number: u64) -> FileRef {
+    let (pool, _) = cluster.map().pools.into_iter().next().expect("a pool");
+    FileRef { gfid: Gfid::of_inode(100 + number), pool }
+}
+
+/// Bytes that tell file and version apart.
+fn bytes_of(number: u64, version: u8) -> Bytes {
+    let seed = number * 1000 + u64::from(version);
+    (0..FILE_BYTES as u64).map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 7919) >> 9) as u8).collect()
+}
+
+fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
+    let hint = SizeHint { zero_from: u64::MAX, size_after: bytes.len() as u64 };
+    let wrote = client.run_on(client.worker_of(file, 0), move |io| async move {
+        io.write(file, 0, bytes, hint).await?;
+        if sync { io.sync(file).await } else { Ok(()) }
+    });
+    client.block_on(wrote).expect("written");
+}
+
+fn read(client: &Client, file: FileRef) -> Bytes {
+    client.block_on(client.run_on(0, move |io| async move { io.read(file, 0, FILE_BYTES).await })).expect("read")
+}
+
+#[test]
+fn what_was_written_while_an_osd_was_away_is_on_it_when_it_is_back() {
+    let mut cluster = TestCluster::start(2, Mapping::CoreAffine);
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
+    let client = Client::connect(config).expect("a session");
+    let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
+    let mut version = vec![1; FILES as usize];
+    for (number, file) in (0..FILES).zip(&files) {
+        write(&client, *file, bytes_of(number, 1), number % 2 == 0);
+    }
+    cluster.kill_osd(1);
+    for number in 0..FILES / 2 {
+        version[number as usize] = 2;
+        write(&client, files[number as usize], bytes_of(number, 2), true);
+    }
+    cluster.wait_degraded();
+    for (number, file) in (0..FILES).zip(&files) {
+        assert_eq!(read(&client, *file), bytes_of(number, version[number as usize]), "degraded");
+    }
+    cluster.start_osd(1);
+    // new writes go on while it returns
+    for number in FILES / 4..FILES / 2 {
+        version[number as usize] = 3;
+        write(&client, files[number as usize], bytes_of(number, 3), false);
+    }
+    cluster.wait_clean();
+    // every byte of what it holds now counts
+    cluster.stop_osd(0);
+    cluster.wait_degraded();
+    for (number, file) in (0..FILES).zip(&files) {
+        assert_eq!(read(&client, *file), bytes_of(number, version[number as usize]), "without another");
+    }
+    cluster.start_osd(0);
+    cluster.wait_clean();
+    client.close().expect("closed");
+}
+
+#[test]
+fn a_replaced_disk_is_filled_again() {
+    let mut cluster = TestCluster::start(1, Mapping::CoreAffine);
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
+    let client = Client::connect(config).expect("a session");
+    let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
+    for (number, file) in (0..FILES).zip(&files) {
+        write(&client, *file, bytes_of(number, 1), true);
+    }
+    cluster.stop_osd(2);
+    std::fs::remove_dir_all(cluster.osd_config(2).dir).expect("removed");
+    cluster.start_osd(2);
+    wait_until("the new disk is known", || !cluster.all_are(PgCondition::Clean) || rebuilt(&cluster, 2) > 0);
+    cluster.wait_clean();
+    assert!(rebuilt(&cluster, 2) > 0, "something was rebuilt");
+    cluster.kill_osd(0);
+    for (number, file) in (0..FILES).zip(&files) {
+        assert_eq!(read(&client, *file), bytes_of(number, 1));
+    }
+    client.close().expect("closed");
+}
+
+fn rebuilt(cluster: &TestCluster, osd: usize) -> u64 {
+    cluster.osd(osd).shared.report().rebuilt_bytes
+}
