@@ -42,6 +42,8 @@ pub fn run(interrupt: &Interrupt) -> Outcome {
     let guard = Guard::new(&cluster, interrupt);
     let outcome = show(&cluster, interrupt);
     drop(guard);
+    // A call that failed because Ctrl-C took the mount away is no news.
+    interrupt.check()?;
     if outcome.is_err() {
         let kept = dir.keep().join("cluster/log");
         println!("The demo failed. The daemons' logs are kept in {}", kept.display());
@@ -72,7 +74,7 @@ fn show(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
         tree.root.display()
     ));
     timed("copied", || tree.copy(&copy, || interrupt.check()))?;
-    compare(&tree, &copy, "with all daemons alive", interrupt)?;
+    compare(&tree, &copy, "of the copy with all daemons alive", interrupt)?;
 
     let load = Load::start(&tree, &copy, &point)?;
     step("A reader now reads the tree over and over, and a writer writes and fsyncs a file, without a pause");
@@ -85,7 +87,7 @@ fn show(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
     say(&format!("the longest that a single call took was {} ms", progress.2.as_millis()));
     ensure!(progress.2 <= HANG_STATED, "a call took longer than the {} s that are promised", HANG_STATED.as_secs());
     show_status(cluster, interrupt)?;
-    compare(&tree, &copy, "with osd-1 dead: what it held is computed from the other two", interrupt)?;
+    compare(&tree, &copy, "of it with osd-1 dead: what it held is computed from the other two", interrupt)?;
 
     step("Writing more while osd-1 is dead, so that it misses something");
     let second = point.join("written-while-dead");
@@ -98,8 +100,8 @@ fn show(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
 
     step("Killing osd-2 instead: now what osd-1 has just rebuilt is needed for reading");
     cluster.kill("osd-2")?;
-    compare(&part, &second, "what was written while osd-1 was dead", interrupt)?;
-    compare(&tree, &copy, "and the tree", interrupt)?;
+    compare(&part, &second, "of what was written while osd-1 was dead", interrupt)?;
+    compare(&tree, &copy, "of the first tree", interrupt)?;
     cluster.start("osd-2", interrupt)?;
     wait_clean(cluster, interrupt)?;
 
@@ -112,8 +114,8 @@ fn show(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
     Ok(())
 }
 
-fn compare(tree: &Tree, copy: &Path, when: &str, interrupt: &Interrupt) -> Outcome {
-    step(&format!("Comparing every byte, mode and time {when}"));
+fn compare(tree: &Tree, copy: &Path, what: &str, interrupt: &Interrupt) -> Outcome {
+    step(&format!("Comparing every byte, mode and time {what}"));
     timed("equal: compared", || tree.compare(copy, || interrupt.check()))
 }
 

@@ -82,7 +82,11 @@ impl Daemon {
         let end = Instant::now() + deadline;
         loop {
             // In this order: a daemon that gets ready and dies at once still counts as seen.
-            let alive = self.pid().is_some();
+            let alive = self.pid().is_some() || {
+                // In the middle of an exec a process has no command line for a moment.
+                std::thread::sleep(Duration::from_millis(30));
+                self.pid().is_some()
+            };
             let output = self.output_since(begin);
             if ready(&output) {
                 return Ok(());

@@ -209,6 +209,7 @@ fn programs_in(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Out
 
 /// Takes away what an earlier run that was killed has left.
 fn sweep(work: &Path) -> Outcome {
+    crate::mounts::clear(&rig::mount_points());
     if let Ok(entries) = std::fs::read_dir(work) {
         for entry in entries.flatten() {
             let dir = entry.path();

@@ -9,6 +9,11 @@ use crate::exec::{self, last_lines};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Where rigs are mounted: a short path, for the sockets that are made below have names of at most 107 bytes.
+pub fn mount_points() -> PathBuf {
+    std::env::temp_dir().join("trefoil-test")
+}
+
 /// A test on a rig, with its name.
 pub type RigTest = (&'static str, fn(&Bench, &Rig) -> Outcome);
 
@@ -21,7 +26,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts one, mounted at `mnt` of its directory; `change` may want another one. That it starts is a test: if it does
+    /// Starts one, mounted below [`mount_points`]; `change` may want another one. That it starts is a test: if it does
     /// not, there is no rig.
     ///
     /// # Errors
@@ -34,7 +39,7 @@ impl Rig {
     ) -> Outcome<Option<Rig>> {
         let dir = bench.work.join(name);
         let spec = spec_in(&dir);
-        let spec = change(Spec { mount: Some(dir.join("mnt")), ..spec });
+        let spec = change(Spec { mount: Some(mount_points().join(name)), ..spec });
         let failures_before = report.failures();
         let begin = Instant::now();
         let made = std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()));
