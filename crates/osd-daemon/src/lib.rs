@@ -6,6 +6,9 @@
 //! Knows nothing of FUSE. Start reading at `roles::start`.
 
 pub mod config;
+mod data_client;
 pub mod mds;
 pub mod monitor;
 pub mod osd;
+mod readiness;
+pub mod roles;

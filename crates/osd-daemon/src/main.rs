@@ -1,2 +1,81 @@
-//! osd-daemon
-fn main() {}
+//! `osd-daemon`: runs a whole Trefoil cluster, or one role of it, until SIGINT or SIGTERM.
+//!
+//! Prints a line `ready: ROLE ADDRESS` on standard output for each role that serves; logs go to standard error. Exit
+//! status: 0 after a clean stop, 1 when something could not start or stop, 2 for a bad command line.
+
+use clap::Parser;
+use osd_daemon::config::{Config, Settings};
+use osd_daemon::roles;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The storage daemon of Trefoil. Without arguments: a whole cluster (three OSDs, monitor, metadata service) in one
+/// process, with its data under ./trefoil-data.
+#[derive(Parser, Debug)]
+#[command(name = "osd-daemon", version)]
+struct Cli {
+    /// TOML file with any of the keys below, with _ for -
+    #[arg(long, env = "TREFOIL_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("osd-daemon: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
+    let file = cli.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
+    let config = Config::new(cli.settings.or(file))?;
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Registered before anything starts, so that an early Ctrl-C is a clean stop too.
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let running = roles::start(&config)?;
+    announce(&config, &running);
+    signals.forever().next();
+    tracing::info!("stopping");
+    running.stop();
+    Ok(())
+}
+
+/// Says what serves where, and how to mount it. A closed standard output is no reason to stop.
+fn announce(config: &Config, running: &roles::Running) {
+    let mut out = std::io::stdout().lock();
+    for (name, addr) in running.addresses() {
+        let _ = writeln!(out, "ready: {name} {addr}");
+    }
+    if let Some(status) = running.status() {
+        let client = std::env::current_exe().ok().map(|path| path.with_file_name("fuse-client"));
+        let client = client.filter(|path| path.exists()).unwrap_or_else(|| "fuse-client".into());
+        let monitor = running.addresses().find(|(name, _)| name == "monitor").map_or(config.monitor_addr, |(_, a)| a);
+        let (dir, epoch, health) = (config.data_dir.display(), status.epoch.get(), status.health);
+        let _ = writeln!(out, "cluster {} in {dir}: map epoch {epoch}, health {health:?}", status.cluster);
+        let _ = writeln!(out, "mount it with: {} mount {monitor} DIR", client.display());
+    }
+    let _ = out.flush();
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,109 @@
+//! The metadata service's own client: deletes the objects of files that are gone, and measures files whose writers died.
+//!
+//! Contract: a thread of its own opens the session, as often as it takes; until then the service's queues just grow. A
+//! session that was fenced is opened anew at the next piece of work.
+
+use crate::mds::{DataError, DataFuture, DataWorker, MdsHandle};
+use client::{Client, ClientConfig, ClientError};
+use metadata::{PurgeEntry, SizeRecovery};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pause before the session is asked for again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long one attempt to open it may take; a stop waits for it.
+const OPEN_MAX: Duration = Duration::from_secs(3);
+
+/// The client, once its session is open.
+type Slot = Arc<Mutex<Option<Client>>>;
+
+/// A running data client. Stop it before the metadata service and the monitor.
+pub struct DataClient {
+    slot: Slot,
+    stop: Sender<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DataClient {
+    /// Opens a session in the background and then works for `mds`.
+    ///
+    /// # Errors
+    /// When the thread cannot be made.
+    pub fn start(monitor: SocketAddr, mds: &Arc<MdsHandle>) -> std::io::Result<DataClient> {
+        let (slot, (stop, stopped)) = (Slot::default(), channel());
+        let (filled, for_mds) = (Arc::clone(&slot), Arc::downgrade(mds));
+        let open = move || {
+            loop {
+                match Client::connect(ClientConfig { timeout: OPEN_MAX, ..config(monitor) }) {
+                    Ok(opened) => {
+                        *filled.lock() = Some(opened.clone());
+                        let Some(mds) = for_mds.upgrade() else { return };
+                        return mds.set_data_worker(|_| Rc::new(Worker { client: opened }));
+                    }
+                    Err(error) => tracing::debug!(%error, "no session for deleting objects yet"),
+                }
+                if stopped.recv_timeout(RETRY_AFTER) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("mds-data".into()).spawn(open)?;
+        Ok(DataClient { slot, stop, thread: Some(thread) })
+    }
+
+    /// Ends the session. What was not deleted yet stays in the service's queue.
+    pub fn stop(mut self) {
+        // The thread may have ended long ago.
+        let _ = self.stop.send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(client) = self.slot.lock().take()
+            && let Err(error) = client.close()
+        {
+            tracing::info!(%error, "the session for deleting objects was not closed: it expires");
+        }
+    }
+}
+
+fn config(monitor: SocketAddr) -> ClientConfig {
+    ClientConfig { workers: 1, ..ClientConfig::new(monitor.to_string(), "mds: deletes objects") }
+}
+
+/// What the metadata service calls.
+struct Worker {
+    client: Client,
+}
+
+/// What became of a piece of work; a session that turns out to be dead is opened anew for the next one.
+async fn concluded<T>(client: &Client, result: Result<T, ClientError>) -> Result<T, DataError> {
+    if matches!(result, Err(ClientError::Fenced(_)))
+        && let Err(error) = client.reopen().await
+    {
+        tracing::info!(%error, "no new session for deleting objects yet");
+    }
+    result.map_err(|error| DataError(error.to_string()))
+}
+
+impl DataWorker for Worker {
+    fn delete_objects(&self, entry: PurgeEntry) -> DataFuture<()> {
+        let client = self.client.clone();
+        Box::pin(async move {
+            let worker = client::DataWorker::new(client.clone());
+            concluded(&client, worker.delete_objects(entry.pool, entry.gfid, entry.size, entry.probe).await).await
+        })
+    }
+
+    fn probe_size(&self, file: SizeRecovery) -> DataFuture<u64> {
+        let client = self.client.clone();
+        Box::pin(async move {
+            let worker = client::DataWorker::new(client.clone());
+            concluded(&client, worker.probe_size(file.pool, file.gfid, file.size).await).await
+        })
+    }
+}

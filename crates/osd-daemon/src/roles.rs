@@ -1,0 +1,172 @@
+//! The roles of one process, started in order and stopped in reverse.
+//!
+//! Contract: [`start`] returns when every role serves, or starts none; [`Running::stop`] stops all cleanly.
+
+use crate::config::{Config, Role};
+use crate::data_client::DataClient;
+use crate::mds::{self, MdsConfig, MdsError, MdsHandle};
+use crate::monitor::{self, MonitorConfig, MonitorError, MonitorHandle};
+use crate::osd::{self, OsdConfig, OsdError, OsdHandle};
+use crate::readiness;
+use cluster::PoolSpec;
+use messenger::{Runtime, RuntimeConfig, RuntimeError};
+use protocol::OsdId;
+use protocol::monitor::ClusterStatus;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a role did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The monitor.
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+    /// The metadata service.
+    #[error(transparent)]
+    Mds(#[from] MdsError),
+    /// A storage daemon.
+    #[error("osd.{id}: {source}")]
+    Osd {
+        /// Which.
+        id: u32,
+        /// Why.
+        source: Box<OsdError>,
+    },
+    /// Threads or event queues could not be made.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// A thread could not be made.
+    #[error("cannot make a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// The roles that run in this process.
+#[derive(Default)]
+pub struct Running {
+    monitor: Option<(MonitorHandle, Runtime)>,
+    mds: Option<Mds>,
+    osds: Vec<OsdHandle>,
+    /// What the monitor said when the whole cluster in this process began to serve.
+    status: Option<ClusterStatus>,
+}
+
+/// How long a whole cluster may take to begin to serve before it is announced all the same.
+const SERVING_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// The metadata service with what belongs to it.
+struct Mds {
+    handle: Arc<MdsHandle>,
+    data: DataClient,
+    runtime: Runtime,
+}
+
+impl Mds {
+    fn stop(self) {
+        self.data.stop();
+        match Arc::try_unwrap(self.handle) {
+            Ok(handle) => handle.stop(),
+            Err(_) => tracing::warn!("the metadata service is still in use: it stops with its threads"),
+        }
+        self.runtime.shutdown();
+    }
+}
+
+/// Starts the roles that the configuration names: the monitor first, since the others ask it.
+///
+/// # Errors
+/// [`StartError`]; what was started until then is stopped again.
+pub fn start(config: &Config) -> Result<Running, StartError> {
+    let mut running = Running::default();
+    match running.start_all(config) {
+        Ok(()) => Ok(running),
+        Err(error) => {
+            running.stop();
+            Err(error)
+        }
+    }
+}
+
+impl Running {
+    fn start_all(&mut self, config: &Config) -> Result<(), StartError> {
+        let wants = |role| config.roles.contains(&role);
+        // With port 0 only the monitor itself knows where it is reached.
+        let mut monitor_addr = config.monitor_addr;
+        if wants(Role::Monitor) {
+            let runtime = Runtime::start(RuntimeConfig::new("mon", 1))?;
+            let monitor = monitor::start(monitor_config(config), &runtime.handle())?;
+            if monitor_addr.port() == 0 {
+                monitor_addr.set_port(monitor.addr().port());
+            }
+            self.monitor = Some((monitor, runtime));
+        }
+        if wants(Role::Osd) {
+            for &(id, listen) in &config.osds {
+                let osd = osd::start(osd_config(config, id, listen, monitor_addr));
+                self.osds.push(osd.map_err(|source| StartError::Osd { id, source: Box::new(source) })?);
+            }
+        }
+        if wants(Role::Mds) {
+            let runtime = Runtime::start(RuntimeConfig::new("mds", 1))?;
+            let mds_config = MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr);
+            let handle = Arc::new(mds::start(mds_config, &runtime.handle())?);
+            let data = DataClient::start(monitor_addr, &handle).map_err(StartError::Thread)?;
+            self.mds = Some(Mds { handle, data, runtime });
+        }
+        if let (Some((_, runtime)), Some(_), false) = (&self.monitor, &self.mds, self.osds.is_empty()) {
+            self.status = readiness::wait_until_serving(&runtime.handle(), monitor_addr, SERVING_WAIT_MAX);
+        }
+        Ok(())
+    }
+
+    /// Where the whole cluster runs in this process: what the monitor said when it began to serve.
+    pub fn status(&self) -> Option<&ClusterStatus> {
+        self.status.as_ref()
+    }
+
+    /// Role and address, in the order in which they were started.
+    pub fn addresses(&self) -> impl Iterator<Item = (String, SocketAddr)> {
+        let monitor = self.monitor.iter().map(|(m, _)| ("monitor".to_owned(), m.addr()));
+        let osds = self.osds.iter().map(|o| (o.id().to_string(), o.addr()));
+        let mds = self.mds.iter().map(|m| ("mds".to_owned(), m.handle.addr()));
+        monitor.chain(osds).chain(mds)
+    }
+
+    /// Stops every role. The monitor goes before the OSDs: their leaving one after the other is no news that should
+    /// shrink in-sync sets.
+    pub fn stop(self) {
+        if let Some(mds) = self.mds {
+            mds.stop();
+        }
+        if let Some((monitor, runtime)) = self.monitor {
+            monitor.stop();
+            runtime.shutdown();
+        }
+        self.osds.into_iter().for_each(OsdHandle::stop);
+    }
+}
+
+fn monitor_config(config: &Config) -> MonitorConfig {
+    let settings = cluster::Settings {
+        heartbeat_grace: Duration::from_millis(config.osd_heartbeat_grace_ms),
+        session_ttl: Duration::from_millis(config.session_ttl_ms),
+        ..cluster::Settings::default()
+    };
+    let pool = PoolSpec { name: "data".into(), profile: config.profile, pg_num: config.pool_pg_num };
+    let dir = config.role_dir("monitor");
+    MonitorConfig { pool, settings, ..MonitorConfig::new(config.monitor_listen, dir, config.osd_count) }
+}
+
+fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr) -> OsdConfig {
+    let id = OsdId::new(id);
+    OsdConfig {
+        host: config.host.clone(),
+        osd_op_threads: config.osd_op_threads,
+        osd_disk_threads: config.osd_disk_threads,
+        ms_mapping: config.ms_mapping,
+        journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
+        journal_bytes_max: config.journal_bytes_max,
+        full_ratio: config.full_ratio,
+        ..OsdConfig::new(id, config.role_dir(&id.to_string()), listen, monitor)
+    }
+}
