@@ -3,6 +3,7 @@
 //! * [`config`]: settings. [`error`]: why an operation failed, and its errno.
 //! * [`session`]: [`Client`], one session with a cluster: the map, calls to the monitor and the metadata service.
 //! * [`objecter`]: [`LocalIo`], a worker's share of the client: reading and writing the data of files.
+//! * [`fs`]: the file system on top, as an async API: leases, sizes and times, directories.
 //! * [`blob`]: named objects. [`data_worker`]: removing and measuring the data of files, for the metadata service.
 //!
 //! Knows nothing of FUSE. Start reading at [`Client::connect`] and [`LocalIo::write`].
@@ -12,6 +13,7 @@ pub mod blob;
 pub mod config;
 pub mod data_worker;
 pub mod error;
+pub mod fs;
 pub mod objecter;
 pub mod session;
 

@@ -1,0 +1,115 @@
+//! What the file system stands on: data, metadata, time. The cluster's client in a mount, a model in tests.
+//!
+//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means acknowledged by every shard;
+//! `namespace` carries a request out exactly once.
+
+use crate::error::ClientError;
+use crate::objecter::{FileRef, LocalIo, SizeHint};
+use crate::session::Client;
+use bytes::Bytes;
+use messenger::Worker;
+use protocol::PoolId;
+use protocol::monitor::{MonitorReply, MonitorRequest};
+use protocol::namespace::{Caller, NamespaceOp, Reply};
+use std::future::Future;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Result of every operation; the error carries an errno.
+pub type Result<T> = std::result::Result<T, ClientError>;
+
+/// See the module. The data methods are those of [`LocalIo`].
+pub trait Backend: 'static {
+    /// A call to the metadata service.
+    fn namespace(&self, op: NamespaceOp, caller: Caller) -> impl Future<Output = Result<Reply>>;
+    /// Bytes of users' data that fit in all, and that still fit.
+    fn space(&self) -> impl Future<Output = Result<(u64, u64)>>;
+    /// Where the data of new files goes.
+    fn pool(&self) -> Result<PoolId>;
+    /// Waits.
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()>;
+    /// See [`LocalIo::read`].
+    fn read(&self, file: FileRef, offset: u64, len: usize) -> impl Future<Output = Result<Bytes>>;
+    /// See [`LocalIo::write`].
+    fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::punch`].
+    fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::truncate`].
+    fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::sync`].
+    fn sync(&self, file: FileRef) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::extents`].
+    fn extents(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<Vec<Range<u64>>>>;
+}
+
+/// The pool of new files: the first.
+pub(super) fn first_pool(client: &Client) -> Result<PoolId> {
+    client.map()?.pools.keys().next().copied().ok_or(ClientError::NoPool(PoolId::default()))
+}
+
+/// A cluster, seen from one worker.
+pub struct Cluster {
+    client: Client,
+    io: LocalIo,
+    worker: Worker,
+}
+
+impl Cluster {
+    /// The client on the worker that runs this.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`] if the client was closed.
+    pub fn on(client: &Client, worker: Worker) -> Result<Self> {
+        Ok(Self { io: client.local(&worker)?, client: client.clone(), worker })
+    }
+
+    /// The worker.
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+}
+
+impl Backend for Cluster {
+    async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
+        self.client.namespace(op, caller).await
+    }
+
+    async fn space(&self) -> Result<(u64, u64)> {
+        match self.client.call_monitor(MonitorRequest::Status).await? {
+            MonitorReply::Status(status) => Ok((status.total_bytes, status.free_bytes)),
+            other => Err(ClientError::Protocol(format!("{other:?} to a question for the status"))),
+        }
+    }
+
+    fn pool(&self) -> Result<PoolId> {
+        first_pool(&self.client)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.worker.sleep(duration).await;
+    }
+
+    async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
+        self.io.read(file, offset, len).await
+    }
+
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
+        self.io.write(file, offset, data, hint).await
+    }
+
+    async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<()> {
+        self.io.punch(file, range, hint).await
+    }
+
+    async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<()> {
+        self.io.truncate(file, new_size, old_size).await
+    }
+
+    async fn sync(&self, file: FileRef) -> Result<()> {
+        self.io.sync(file).await
+    }
+
+    async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.io.extents(file, range).await
+    }
+}

@@ -1,0 +1,359 @@
+//! Operations on the content of files.
+//!
+//! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A task dropped at its deadline
+//! leaves no operation inside a file.
+
+use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
+use super::inode::{Need, WritePlan};
+use super::table::{Inode, Op};
+use super::{Backend, LocalFs, Result, own_caller};
+use crate::error::ClientError;
+use bytes::Bytes;
+use protocol::Gfid;
+use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Largest size of a file in bytes, as `off_t` has it.
+const SIZE_MAX: u64 = i64::MAX as u64;
+/// Bytes moved at a time by copy_file_range.
+const COPY_BYTES: u64 = 1 << 20;
+/// Bytes looked at a time for data and holes.
+const SEEK_WINDOW: u64 = 1 << 30;
+
+/// `fallocate` modes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateMode {
+    /// Extends the size. Space is not reserved: a later write may still meet ENOSPC.
+    Allocate,
+    /// Nothing to see, for the same reason.
+    KeepSize,
+    /// A hole.
+    Punch,
+    /// Zeros, extending the size.
+    Zero,
+    /// Zeros inside the size.
+    ZeroKeepSize,
+}
+
+/// What `lseek` looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTo {
+    /// SEEK_DATA.
+    Data,
+    /// SEEK_HOLE; the end of the file is one.
+    Hole,
+}
+
+/// A range within what a file may have.
+fn checked_range(offset: u64, len: u64) -> Result<Range<u64>> {
+    match offset.checked_add(len) {
+        Some(end) if end <= SIZE_MAX => Ok(offset..end),
+        _ => posix(EFBIG),
+    }
+}
+
+impl<B: Backend> LocalFs<B> {
+    /// Opens a file. True if what the kernel has cached of it is still right.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone.
+    pub async fn open(&self, gfid: Gfid, write: bool, caller: Caller) -> Result<bool> {
+        let lease = if write { LeaseMode::Write } else { LeaseMode::Read };
+        let op = self.enter(gfid, Need { open: true, ..Need::shared(lease) }, caller).await?;
+        Ok(op.inode().with(|state| state.opened()))
+    }
+
+    /// Closes a handle.
+    ///
+    /// # Errors
+    /// Only that the service was not told; it will be.
+    pub async fn release(&self, gfid: Gfid) -> Result<()> {
+        let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
+        let now = self.shared.closes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        inode.change(|state| state.closed(now));
+        self.settle(&inode).await
+    }
+
+    /// Reads at most `len` bytes; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// As [`LocalIo::read`](crate::LocalIo::read).
+    pub async fn read(&self, gfid: Gfid, offset: u64, len: usize, caller: Caller) -> Result<Bytes> {
+        let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
+        let (file, size) = op.inode().with(|state| (state.file(), state.size()));
+        let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let data = self.backend.read(file, offset, len).await?;
+        debug_assert_eq!(data.len(), len);
+        Ok(data)
+    }
+
+    /// Writes all of `data`. With `append` it goes to the end of the file, if the kernel's idea of the end is older
+    /// than another mount's writes.
+    ///
+    /// # Errors
+    /// As [`LocalIo::write`](crate::LocalIo::write); EFBIG.
+    pub async fn write(&self, gfid: Gfid, offset: u64, data: Bytes, append: bool, caller: Caller) -> Result<()> {
+        let len = data.len() as u64;
+        checked_range(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let (op, plan) = self.enter_to_write(gfid, offset, len, append, caller).await?;
+        let inode = op.inode();
+        let file = inode.with(|state| state.file());
+        self.backend.write(file, plan.offset, data, plan.hint).await?;
+        inode.with(|state| state.wrote(plan.offset + len, caller.now));
+        if plan.offset != offset {
+            // The kernel has put the data into its pages at the offset that it believed in.
+            drop(self.shared.kernel.invalidate(gfid));
+        }
+        Ok(())
+    }
+
+    async fn enter_to_write(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        len: u64,
+        append: bool,
+        caller: Caller,
+    ) -> Result<(Op, WritePlan)> {
+        loop {
+            let op = self.enter(gfid, Need::shared(LeaseMode::Write), caller).await?;
+            if let Some(plan) = op.inode().with(|state| state.begin_write(offset, len, append)) {
+                return Ok((op, plan));
+            }
+            drop(op);
+            let alone = self.enter(gfid, Need::exclusive(), caller).await?;
+            self.zero_gap(alone.inode(), offset).await?;
+        }
+    }
+
+    /// Zeroes what the size would grow over; the caller has the file alone.
+    async fn zero_gap(&self, inode: &Inode, to: u64) -> Result<()> {
+        let (gap, file, hint) = inode.with(|state| (state.gap(to), state.file(), state.punch_hint()));
+        if let Some(gap) = gap {
+            self.backend.punch(file, gap, hint).await?;
+            inode.with(|state| state.zeroed(to));
+        }
+        Ok(())
+    }
+
+    /// close(2): the service learns size and mtime. Data is acknowledged already.
+    ///
+    /// # Errors
+    /// EIO, once, if acknowledged writes of the file were lost with a session.
+    pub async fn flush(&self, gfid: Gfid) -> Result<()> {
+        let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
+        self.flush_attrs(&inode).await?;
+        if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+    }
+
+    /// fsync and fdatasync: everything about the file survives the loss of power.
+    ///
+    /// # Errors
+    /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`.
+    pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
+        let Some(inode) = self.shared.table.get(gfid) else { return self.sync_names(caller).await };
+        self.sync_data(&inode).await?;
+        self.flush_attrs(&inode).await?;
+        let needed = inode.with(|state| state.take_unsynced());
+        if (needed || !datasync)
+            && let Err(error) = self.sync_names(caller).await
+        {
+            inode.with(|state| state.mark_unsynced());
+            return Err(error);
+        }
+        if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+    }
+
+    /// fsync of a directory, and the second half of a file's: what the service answered is on disk.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn sync_names(&self, caller: Caller) -> Result<()> {
+        self.backend.namespace(NamespaceOp::Sync, caller).await.map(drop)
+    }
+
+    /// Sets the size, with any other attributes in `set` (whose size counts).
+    pub(super) async fn truncate(&self, gfid: Gfid, set: SetAttr, size: u64, caller: Caller) -> Result<Attr> {
+        checked_range(size, 0)?;
+        let asked = self.stamp();
+        let op = self.enter(gfid, Need::exclusive(), caller).await?;
+        let inode = Arc::clone(op.inode());
+        self.zero_gap(&inode, size).await?;
+        let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
+        // A truncation changes the content's time even when the size stays.
+        let mtime = set.mtime.or(Some(caller.now));
+        // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
+        // file zeroes it. The other way round would leave zeros inside the size.
+        let sent = self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, caller).await?;
+        inode.with(|state| state.truncated(size));
+        if size < end {
+            self.backend.truncate(file, size, end).await?;
+        }
+        inode.with(|state| state.truncated_data(end.max(old)));
+        let attr = sent.ok_or(ClientError::Posix(EIO))?;
+        drop(op);
+        // The open was for the lease; a file that nobody has open is closed again.
+        self.settle(&inode).await?;
+        Ok(self.merged(attr, asked))
+    }
+
+    /// fallocate.
+    ///
+    /// # Errors
+    /// EINVAL for an empty range, EFBIG, and as [`LocalFs::write`].
+    pub async fn allocate(&self, gfid: Gfid, offset: u64, len: u64, mode: AllocateMode, caller: Caller) -> Result<()> {
+        if len == 0 {
+            return posix(EINVAL);
+        }
+        let range = checked_range(offset, len)?;
+        if mode == AllocateMode::KeepSize {
+            return Ok(());
+        }
+        let op = self.enter(gfid, Need::exclusive(), caller).await?;
+        let inode = op.inode();
+        let (file, size, hint) = inode.with(|state| (state.file(), state.size(), state.punch_hint()));
+        let inside = range.start..range.end.min(size);
+        if mode != AllocateMode::Allocate && inside.start < inside.end {
+            self.backend.punch(file, inside, hint).await?;
+            inode.with(|state| state.wrote(0, caller.now));
+        }
+        let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
+        if extends && range.end > size {
+            self.zero_gap(inode, range.end).await?;
+            inode.with(|state| state.wrote(range.end, caller.now));
+        }
+        Ok(())
+    }
+
+    /// lseek for data or a hole, from `offset` on.
+    ///
+    /// # Errors
+    /// ENXIO beyond the end, and for data when none follows.
+    pub async fn seek(&self, gfid: Gfid, offset: u64, to: SeekTo, caller: Caller) -> Result<u64> {
+        let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
+        let (file, size) = op.inode().with(|state| (state.file(), state.size()));
+        if offset >= size {
+            return posix(ENXIO);
+        }
+        let mut at = offset;
+        while at < size {
+            let window = at..size.min(at.saturating_add(SEEK_WINDOW));
+            let extents = self.backend.extents(file, window.clone()).await?;
+            if let Some(found) = seek_in(&extents, window.clone(), to) {
+                return Ok(found);
+            }
+            at = window.end;
+        }
+        match to {
+            SeekTo::Hole => Ok(size),
+            SeekTo::Data => posix(ENXIO),
+        }
+    }
+
+    /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source.
+    ///
+    /// # Errors
+    /// As [`LocalFs::read`] and [`LocalFs::write`], if nothing was copied.
+    pub async fn copy(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, caller: Caller) -> Result<u64> {
+        checked_range(from.1, len)?;
+        checked_range(to.1, len)?;
+        let mut copied = 0;
+        while copied < len {
+            let part = (len - copied).min(COPY_BYTES) as usize;
+            let step = async {
+                let data = self.read(from.0, from.1 + copied, part, caller).await?;
+                let read = data.len() as u64;
+                self.write(to.0, to.1 + copied, data, false, caller).await?;
+                Ok(read)
+            };
+            match step.await {
+                Ok(0) => break,
+                Ok(read) => copied += read,
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Bytes for users: all, and free; at most `space_age_max` old.
+    pub(super) async fn space(&self) -> Result<(u64, u64)> {
+        let cached = *self.shared.space.lock();
+        if let Some((at, total, free)) = cached
+            && at.elapsed() <= self.shared.options.space_age_max
+        {
+            return Ok((total, free));
+        }
+        let (total, free) = self.backend.space().await?;
+        *self.shared.space.lock() = Some((std::time::Instant::now(), total, free));
+        Ok((total, free))
+    }
+
+    /// Makes everything written through this mount stable and known to the service (before unmounting).
+    ///
+    /// # Errors
+    /// The first that a file met; the others are tried all the same.
+    pub async fn sync_everything(&self) -> Result<()> {
+        let mut first = Ok(());
+        for inode in self.shared.table.all() {
+            let result = match self.sync_data(&inode).await {
+                Ok(()) => self.flush_attrs(&inode).await,
+                error => error,
+            };
+            match result {
+                Ok(()) | Err(ClientError::Posix(ENOENT)) => {}
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first.and(self.sync_names(own_caller()).await)
+    }
+}
+
+/// The first data or hole in a window, given the data in it.
+fn seek_in(extents: &[Range<u64>], window: Range<u64>, to: SeekTo) -> Option<u64> {
+    let mut at = window.start;
+    for extent in extents {
+        let (start, end) = (extent.start.max(window.start), extent.end.min(window.end));
+        if start >= end {
+            continue;
+        }
+        match to {
+            SeekTo::Data => return Some(start),
+            SeekTo::Hole if start > at => return Some(at),
+            SeekTo::Hole => at = at.max(end),
+        }
+    }
+    (to == SeekTo::Hole && at < window.end).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeking_finds_data_and_holes() {
+        let extents = [10..20, 20..30, 50..90];
+        assert_eq!(seek_in(&extents, 0..100, SeekTo::Data), Some(10));
+        assert_eq!(seek_in(&extents, 15..100, SeekTo::Data), Some(15));
+        assert_eq!(seek_in(&extents, 35..100, SeekTo::Data), Some(50));
+        assert_eq!(seek_in(&extents, 95..100, SeekTo::Data), None);
+        assert_eq!(seek_in(&extents, 0..100, SeekTo::Hole), Some(0));
+        assert_eq!(seek_in(&extents, 12..100, SeekTo::Hole), Some(30));
+        assert_eq!(seek_in(&extents, 60..100, SeekTo::Hole), Some(90));
+        assert_eq!(seek_in(&extents, 60..90, SeekTo::Hole), None);
+    }
+
+    #[test]
+    fn offsets_end_where_off_t_does() {
+        assert!(checked_range(0, SIZE_MAX).is_ok());
+        assert!(checked_range(1, SIZE_MAX).is_err());
+        assert!(checked_range(u64::MAX, 1).is_err());
+    }
+}

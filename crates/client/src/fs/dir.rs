@@ -1,0 +1,249 @@
+//! Reading directories.
+//!
+//! Contract: a stream returns every entry that is there from its start to its end exactly once, in name order, after
+//! `.` and `..`; of those made or removed meanwhile it may return some. Cursors count entries from 0 (`.`), may be gone
+//! back to, and mean something within one stream only.
+
+use super::lease::unexpected;
+use super::{Backend, LocalFs, Result};
+use crate::error::ClientError;
+use messenger::sync::ContentionMutex;
+use protocol::Gfid;
+use protocol::namespace::{Attr, Caller, DirEntry, NamespaceOp, Reply};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Entries asked for at a time: some 200 KiB of answer, and one round trip for most directories.
+const BATCH: u32 = 1024;
+/// `.` and `..` stand before the first name.
+const DOTS: u64 = 2;
+
+/// An entry with the cursor that follows it.
+#[derive(Clone, Debug)]
+pub struct DirItem {
+    /// Where reading goes on after it.
+    pub next: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub attr: Attr,
+    /// Another mount is writing it: size and times may be behind, so they must not be cached.
+    pub written_elsewhere: bool,
+}
+
+/// A part of a directory, empty at its end.
+pub type DirPage = Vec<DirItem>;
+
+/// One opened directory.
+#[derive(Debug)]
+struct Stream {
+    gfid: Gfid,
+    /// Cursor of the first entry of the batch.
+    start: u64,
+    batch: Arc<Vec<DirEntry>>,
+    /// The directory ends with the batch.
+    end: bool,
+    /// For every batch ever read in turn: cursor of its first entry, and the name before it.
+    marks: Vec<(u64, Vec<u8>)>,
+}
+
+/// Where the entries at a cursor are.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// In the batch, from this index on.
+    Here(usize),
+    /// Nothing follows.
+    End,
+    /// A batch has to be read: it begins at this cursor, after this name.
+    Fetch(u64, Vec<u8>),
+}
+
+impl Stream {
+    fn new(gfid: Gfid) -> Self {
+        Self { gfid, start: DOTS, batch: Arc::default(), end: false, marks: vec![(DOTS, Vec::new())] }
+    }
+
+    fn place(&self, cursor: u64) -> Place {
+        let cursor = cursor.max(DOTS);
+        let after = self.start + self.batch.len() as u64;
+        if (self.start..after).contains(&cursor) {
+            return Place::Here((cursor - self.start) as usize);
+        }
+        if cursor == after
+            && let Some(last) = self.batch.last()
+        {
+            return if self.end { Place::End } else { Place::Fetch(after, last.name.clone()) };
+        }
+        if cursor >= after && self.end {
+            return Place::End;
+        }
+        // Gone back (rewinddir, seekdir): from the nearest batch before it.
+        let mark = self.marks.iter().rev().find(|(start, _)| *start <= cursor);
+        let (start, name) = mark.cloned().unwrap_or((DOTS, Vec::new()));
+        Place::Fetch(start, name)
+    }
+
+    /// Takes a batch; false if it moved nothing, so that asking on would not end.
+    fn fetched(&mut self, start: u64, after: Vec<u8>, entries: Vec<DirEntry>, end: bool) {
+        if self.marks.last().is_some_and(|(last, _)| *last < start) {
+            self.marks.push((start, after));
+        }
+        self.end = end || entries.is_empty();
+        self.start = start;
+        self.batch = Arc::new(entries);
+    }
+}
+
+/// Opened directories of a mount, by handle.
+pub(super) struct Streams {
+    inner: ContentionMutex<Opened>,
+}
+
+/// The last handle given out, and the streams of those that are open.
+#[derive(Default)]
+struct Opened {
+    last: u64,
+    streams: HashMap<u64, Arc<ContentionMutex<Stream>>>,
+}
+
+impl Streams {
+    pub(super) fn new() -> Self {
+        Self { inner: ContentionMutex::new("fs directories", Opened::default()) }
+    }
+
+    fn open(&self, gfid: Gfid) -> u64 {
+        let mut inner = self.inner.lock();
+        inner.last += 1;
+        let handle = inner.last;
+        inner.streams.insert(handle, Arc::new(ContentionMutex::new("fs directory", Stream::new(gfid))));
+        handle
+    }
+
+    fn get(&self, handle: u64) -> Option<Arc<ContentionMutex<Stream>>> {
+        self.inner.lock().streams.get(&handle).cloned()
+    }
+
+    fn close(&self, handle: u64) {
+        self.inner.lock().streams.remove(&handle);
+    }
+}
+
+impl<B: Backend> LocalFs<B> {
+    /// Opens a directory; the handle is for `readdir` and `closedir`.
+    pub fn opendir(&self, gfid: Gfid) -> u64 {
+        self.shared.dirs.open(gfid)
+    }
+
+    /// Closes it.
+    pub fn closedir(&self, handle: u64) {
+        self.shared.dirs.close(handle);
+    }
+
+    /// Entries from a cursor on, at most `limit`, but at least one before the end.
+    ///
+    /// # Errors
+    /// EIO for an unknown handle; the service's.
+    pub async fn readdir(&self, handle: u64, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+        let stream = self.shared.dirs.get(handle).ok_or_else(|| ClientError::Protocol("unknown directory".into()))?;
+        let gfid = stream.lock().gfid;
+        let mut page = Vec::new();
+        if cursor == 0 {
+            let attr = self.getattr(gfid, caller).await?;
+            page.push(DirItem { next: 1, name: b".".to_vec(), attr, written_elsewhere: false });
+        }
+        if cursor <= 1 {
+            let attr = self.parent(gfid, caller).await?;
+            page.push(DirItem { next: DOTS, name: b"..".to_vec(), attr, written_elsewhere: false });
+        }
+        let asked = self.stamp();
+        let mut tries = 0;
+        loop {
+            let place = stream.lock().place(cursor);
+            match place {
+                Place::End => return Ok(page),
+                Place::Here(index) => {
+                    let (start, batch) = {
+                        let stream = stream.lock();
+                        (stream.start, Arc::clone(&stream.batch))
+                    };
+                    let rest = batch.iter().enumerate().skip(index).take(limit);
+                    page.extend(rest.map(|(at, entry)| DirItem {
+                        next: start + at as u64 + 1,
+                        name: entry.name.clone(),
+                        attr: self.merged(entry.attr, asked),
+                        written_elsewhere: entry.written_elsewhere,
+                    }));
+                    return Ok(page);
+                }
+                Place::Fetch(start, after) => {
+                    // A cursor beyond what is left now (entries were removed) walks to the end, never in circles.
+                    tries += 1;
+                    if tries > 1 && stream.lock().start >= start {
+                        return Ok(page);
+                    }
+                    let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: BATCH };
+                    match self.backend.namespace(op, caller).await? {
+                        Reply::Entries { entries, end } => stream.lock().fetched(start, after, entries, end),
+                        other => return Err(unexpected("readdir", &other)),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn parent(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
+        match self.backend.namespace(NamespaceOp::Parent { gfid }, caller).await? {
+            Reply::Attr(attr) => Ok(attr),
+            other => Err(unexpected("parent", &other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::PoolId;
+    use protocol::namespace::{FileKind, Timestamp};
+
+    fn entry(name: &str) -> DirEntry {
+        let time = Timestamp::default();
+        let attr = Attr {
+            gfid: Gfid::of_inode(9),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            nlink: 2,
+            rdev: 0,
+            size: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            pool: PoolId::new(1),
+        };
+        DirEntry { name: name.as_bytes().to_vec(), attr, written_elsewhere: false }
+    }
+
+    #[test]
+    fn a_stream_goes_on_after_the_last_name_and_back_to_marks() {
+        let mut stream = Stream::new(Gfid::ROOT);
+        assert_eq!(stream.place(0), Place::Fetch(2, vec![]));
+        stream.fetched(2, vec![], vec![entry("a"), entry("b")], false);
+        assert_eq!(stream.place(0), Place::Here(0));
+        assert_eq!(stream.place(3), Place::Here(1));
+        assert_eq!(stream.place(4), Place::Fetch(4, b"b".to_vec()));
+        stream.fetched(4, b"b".to_vec(), vec![entry("c")], true);
+        assert_eq!(stream.place(4), Place::Here(0));
+        assert_eq!(stream.place(5), Place::End);
+        assert_eq!(stream.place(2), Place::Fetch(2, vec![]));
+        assert_eq!(stream.place(9), Place::End);
+    }
+
+    #[test]
+    fn an_empty_directory_ends_at_once() {
+        let mut stream = Stream::new(Gfid::ROOT);
+        stream.fetched(2, vec![], vec![], true);
+        assert_eq!(stream.place(0), Place::End);
+        assert_eq!(stream.place(2), Place::End);
+    }
+}

@@ -1,0 +1,619 @@
+//! What this mount knows of one open or cached regular file: who may do what now, and the attributes that only the
+//! holder of the lease knows.
+//!
+//! Contract: a pure machine, no I/O, no clock, no waiting; the caller keeps it under a lock and waits outside. While a
+//! lease is held, `size` is the truth; while `dirty`, so are mtime and ctime. Rules that it keeps:
+//! * an operation is let in only under a lease that allows it, and a lease is given back only with nobody inside;
+//! * a grant asked for before a recall is void: it is asked for anew (the recall may have crossed it on the way);
+//! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
+//!   the size moves past them.
+
+use crate::objecter::{FileRef, SizeHint};
+use protocol::namespace::{Attr, LeaseMode, SetAttr, Timestamp};
+use protocol::{Gfid, PoolId};
+use std::ops::Range;
+use std::task::Waker;
+
+/// How an operation shares the file with others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// With other shared operations: reads and writes.
+    Shared,
+    /// Alone: truncation, zeroing, giving the lease back.
+    Exclusive,
+}
+
+/// What an operation wants before it is let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// Alone or not.
+    pub access: Access,
+    /// The least lease.
+    pub lease: Option<LeaseMode>,
+    /// The service must count the file as open by this session.
+    pub open: bool,
+}
+
+impl Need {
+    /// Shared access under a lease.
+    pub const fn shared(lease: LeaseMode) -> Need {
+        Need { access: Access::Shared, lease: Some(lease), open: false }
+    }
+
+    /// Exclusive access under the write lease.
+    pub const fn exclusive() -> Need {
+        Need { access: Access::Exclusive, lease: Some(LeaseMode::Write), open: false }
+    }
+}
+
+/// Names one question to the service about this file; an answer to any but the latest is void.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket(u64);
+
+/// The machine's answer to a wish to enter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Inside: call `leave` at the end.
+    Entered,
+    /// Wait for a change, then ask again.
+    Wait,
+    /// Ask the service for this lease with `Open`, then call `granted` or `not_granted`, then ask again.
+    Acquire(Ticket, LeaseMode),
+}
+
+/// What to do on a recall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecallStep {
+    /// Carry it out: this task owns the recall until `recalled`.
+    Begin,
+    /// Nothing is held beyond what may be kept: answer at once.
+    Answer,
+    /// Another task is giving back and will see this one too.
+    Merged,
+}
+
+/// What is known of the bytes beyond the size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tail {
+    /// All zero, counting writes that have begun.
+    Clean,
+    /// Zero or written by us up to here; unknown beyond.
+    Known(u64),
+}
+
+/// A write's place and what the data path must know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WritePlan {
+    /// Where the data goes; another place than asked only for an append of a kernel that knew an old size.
+    pub offset: u64,
+    /// See [`SizeHint`].
+    pub hint: SizeHint,
+}
+
+/// Attributes taken for a flush, and which change they include.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flush {
+    /// What to send.
+    pub set: SetAttr,
+    change: u64,
+}
+
+/// The machine. See the module.
+#[derive(Debug)]
+pub struct InodeState {
+    gfid: Gfid,
+    pool: PoolId,
+    lease: Option<LeaseMode>,
+    opens: u32,
+    open_at_service: bool,
+    asking: Option<Ticket>,
+    closing: Option<Ticket>,
+    tickets: u64,
+    recalling: bool,
+    recall_again: Option<Option<LeaseMode>>,
+    shared: u32,
+    exclusive: bool,
+    exclusive_waiting: u32,
+    entered: u64,
+    size: u64,
+    base_size: u64,
+    write_end: u64,
+    tail: Tail,
+    /// The tail was clean before the cut under way.
+    cutting: bool,
+    mtime: Timestamp,
+    ctime: Timestamp,
+    dirty: bool,
+    change: u64,
+    flushing: bool,
+    flushed_stamp: u64,
+    unsynced: bool,
+    kernel_cache: bool,
+    /// It has no `security.capability`, which the kernel asks for before every write.
+    no_capability: bool,
+    lost: bool,
+    last_used: u64,
+    waiters: Vec<Waker>,
+}
+
+impl InodeState {
+    /// A file of which nothing is known yet.
+    pub fn new(gfid: Gfid) -> Self {
+        Self {
+            gfid,
+            pool: PoolId::default(),
+            lease: None,
+            opens: 0,
+            open_at_service: false,
+            asking: None,
+            closing: None,
+            tickets: 0,
+            recalling: false,
+            recall_again: None,
+            shared: 0,
+            exclusive: false,
+            exclusive_waiting: 0,
+            entered: 0,
+            size: 0,
+            base_size: 0,
+            write_end: 0,
+            tail: Tail::Known(0),
+            cutting: false,
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            dirty: false,
+            change: 0,
+            flushing: false,
+            flushed_stamp: 0,
+            unsynced: false,
+            kernel_cache: false,
+            no_capability: false,
+            lost: false,
+            last_used: 0,
+            waiters: Vec::new(),
+        }
+    }
+
+    // ---- entering and leaving
+
+    /// May the operation begin? `first` lets the task that just acquired the lease in before a waiting recall, so that
+    /// two clients that want one file both make progress.
+    pub fn try_enter(&mut self, need: Need, first: bool) -> Entry {
+        if self.exclusive {
+            return Entry::Wait;
+        }
+        let is_open = self.open_at_service && self.closing.is_none();
+        if need.lease > self.lease || need.open && !is_open {
+            if self.asking.is_some() || self.closing.is_some() || self.recalling {
+                return Entry::Wait;
+            }
+            let mode = need.lease.max(self.lease).unwrap_or(LeaseMode::Read);
+            return Entry::Acquire(self.ask(), mode);
+        }
+        match need.access {
+            Access::Shared if self.exclusive_waiting > 0 && !first => return Entry::Wait,
+            Access::Shared => self.shared += 1,
+            Access::Exclusive if self.shared > 0 => return Entry::Wait,
+            Access::Exclusive => self.exclusive = true,
+        }
+        self.entered += 1;
+        Entry::Entered
+    }
+
+    /// The end of an operation that was let in.
+    pub fn leave(&mut self, access: Access) {
+        match access {
+            Access::Shared => {
+                assert!(self.shared > 0, "left a file more often than entered");
+                self.shared -= 1;
+            }
+            Access::Exclusive => {
+                assert!(self.exclusive, "left a file that nobody had alone");
+                self.exclusive = false;
+            }
+        }
+        self.check_invariants();
+    }
+
+    /// A task wants the file alone: later shared operations wait behind it.
+    pub fn exclusive_wanted(&mut self) {
+        self.exclusive_waiting += 1;
+    }
+
+    /// The end of `exclusive_wanted`: the task is in, or gave up.
+    pub fn exclusive_settled(&mut self) {
+        assert!(self.exclusive_waiting > 0, "more tasks settled than wanted");
+        self.exclusive_waiting -= 1;
+    }
+
+    /// Takes the file alone if it is idle and nothing entered since `entered` was `seen`.
+    pub fn enter_if_quiet(&mut self, seen: u64) -> bool {
+        let quiet = self.entered == seen && self.shared == 0 && !self.exclusive;
+        self.exclusive |= quiet;
+        quiet
+    }
+
+    /// How many operations were let in so far.
+    pub fn entered(&self) -> u64 {
+        self.entered
+    }
+
+    /// Keeps a task's waker until the next `take_waiters`.
+    pub fn wait(&mut self, waker: &Waker) {
+        if !self.waiters.iter().any(|other| other.will_wake(waker)) {
+            self.waiters.push(waker.clone());
+        }
+    }
+
+    /// Everyone who waits for a change; to be woken outside the lock.
+    pub fn take_waiters(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.waiters)
+    }
+
+    // ---- leases and opens
+
+    fn ask(&mut self) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.asking = Some(ticket);
+        ticket
+    }
+
+    /// The service granted. True if the grant counts; a void one is asked for anew.
+    pub fn granted(&mut self, ticket: Ticket, attr: &Attr, lease: LeaseMode) -> bool {
+        self.open_at_service = true;
+        if self.asking != Some(ticket) {
+            return false;
+        }
+        self.asking = None;
+        if self.lease.is_none() {
+            self.adopt(attr);
+        } else if !self.dirty {
+            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+        }
+        self.lease = self.lease.max(Some(lease));
+        self.check_invariants();
+        true
+    }
+
+    /// The service refused, did not answer, or its answer is no longer waited for.
+    pub fn not_granted(&mut self, ticket: Ticket) {
+        if self.asking == Some(ticket) {
+            self.asking = None;
+        }
+        self.close_done(ticket, false);
+    }
+
+    /// This session has just made the file, with the write lease and open once.
+    pub fn created(&mut self, attr: &Attr) {
+        assert!(self.lease.is_none(), "a new file cannot have a lease already");
+        self.adopt(attr);
+        self.lease = Some(LeaseMode::Write);
+        self.open_at_service = true;
+        self.tail = Tail::Clean;
+        self.unsynced = true;
+        self.opens += 1;
+    }
+
+    fn adopt(&mut self, attr: &Attr) {
+        assert!(!self.dirty, "attributes changed without a lease");
+        self.pool = attr.pool;
+        self.size = attr.size;
+        self.base_size = attr.size;
+        self.write_end = attr.size;
+        self.tail = Tail::Known(attr.size);
+        self.cutting = false;
+        (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+        self.kernel_cache = false;
+        self.no_capability = false;
+    }
+
+    /// The kernel starts to cache a new file. Nothing of it can be cached yet, so what is, is right.
+    pub fn kernel_cache_begins(&mut self) -> bool {
+        self.kernel_cache = true;
+        true
+    }
+
+    /// One more handle. True if what the kernel has cached of the file is still right.
+    pub fn opened(&mut self) -> bool {
+        self.opens += 1;
+        std::mem::replace(&mut self.kernel_cache, true)
+    }
+
+    /// Handles open in this mount.
+    pub fn opens(&self) -> u32 {
+        self.opens
+    }
+
+    /// One handle less. A release that was never opened here (a session that died between) counts for nothing.
+    pub fn closed(&mut self, now: u64) {
+        self.opens = self.opens.saturating_sub(1);
+        self.last_used = now;
+    }
+
+    /// May the service be told that the file is closed? If so, opens and other questions wait for `close_done`.
+    pub fn try_close(&mut self) -> Option<Ticket> {
+        let nothing_to_say = !self.open_at_service || self.dirty;
+        if self.opens > 0 || nothing_to_say || !self.is_quiet() {
+            return None;
+        }
+        self.tickets += 1;
+        self.closing = Some(Ticket(self.tickets));
+        self.closing
+    }
+
+    /// The service knows (or may not, if `told` is false: then it is told again).
+    pub fn close_done(&mut self, ticket: Ticket, told: bool) {
+        if self.closing == Some(ticket) {
+            self.closing = None;
+            self.open_at_service &= !told;
+        }
+    }
+
+    /// The service wants the lease back down to `keep`.
+    pub fn recall(&mut self, keep: Option<LeaseMode>) -> RecallStep {
+        // The grant under way may be what is recalled, or may come after it: only asking anew is safe in both cases.
+        self.asking = None;
+        if self.recalling {
+            let keep = self.recall_again.map_or(keep, |other| other.min(keep));
+            self.recall_again = Some(keep);
+            return RecallStep::Merged;
+        }
+        if self.lease <= keep {
+            return RecallStep::Answer;
+        }
+        self.recalling = true;
+        RecallStep::Begin
+    }
+
+    /// The service has taken the lease back down to `keep`; called before anyone else may enter.
+    pub fn gave_back(&mut self, keep: Option<LeaseMode>) {
+        assert!(self.exclusive, "a lease given back with operations inside");
+        self.lease = self.lease.min(keep);
+        self.kernel_cache &= self.lease.is_some();
+        // Only of a file that is gone: the service had no use for them.
+        self.dirty &= self.lease == Some(LeaseMode::Write);
+    }
+
+    /// The recall that this task began is through: the lease is down to `keep` (`None` if it was not given back).
+    /// Returns a recall that came meanwhile and asks for more.
+    pub fn recalled(&mut self, kept: Option<Option<LeaseMode>>) -> Option<Option<LeaseMode>> {
+        assert!(self.recalling, "a recall ended that nobody began");
+        self.recalling = false;
+        assert!(kept.is_none_or(|keep| self.lease <= keep), "a lease kept that was given back");
+        self.recall_again.take().filter(|&keep| self.lease > keep)
+    }
+
+    /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
+    pub fn fenced(&mut self) {
+        self.lost |= self.dirty || self.lease == Some(LeaseMode::Write) && self.write_end > self.size;
+        self.asking = None;
+        self.lease = None;
+        self.closing = None;
+        self.open_at_service = false;
+        self.dirty = false;
+        self.kernel_cache = false;
+        self.recall_again = None;
+    }
+
+    // ---- data and size
+
+    /// The file's data; valid once a lease was granted.
+    pub fn file(&self) -> FileRef {
+        FileRef { gfid: self.gfid, pool: self.pool }
+    }
+
+    /// Its size in bytes; the truth while a lease is held.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// An upper bound on where data may be, counting writes that have begun.
+    pub fn data_end(&self) -> u64 {
+        self.write_end.max(self.size)
+    }
+
+    /// Unknown bytes that would become visible if the size moved past `to`: zero them alone, then `zeroed`.
+    pub fn gap(&self, to: u64) -> Option<Range<u64>> {
+        match self.tail {
+            Tail::Clean => None,
+            Tail::Known(known) => {
+                let from = known.max(self.size);
+                (to > from).then_some(from..to)
+            }
+        }
+    }
+
+    /// The gap up to here reads as zeros now.
+    pub fn zeroed(&mut self, to: u64) {
+        if let Tail::Known(known) = &mut self.tail {
+            *known = to.max(*known);
+        }
+    }
+
+    /// Plans a write of `len` bytes; `None` if a gap must be zeroed first.
+    pub fn begin_write(&mut self, offset: u64, len: u64, append: bool) -> Option<WritePlan> {
+        // The kernel appends where it believes the end to be. Only a size that another client made can be news to it;
+        // our own writes it has seen.
+        let stale = append && offset < self.base_size;
+        let offset = if stale { self.data_end() } else { offset };
+        if self.gap(offset).is_some() {
+            return None;
+        }
+        let end = offset + len;
+        let zero_from = match self.tail {
+            Tail::Clean => self.data_end(),
+            Tail::Known(_) => u64::MAX,
+        };
+        self.write_end = self.write_end.max(end);
+        self.zeroed(end);
+        Some(WritePlan { offset, hint: SizeHint { zero_from, size_after: self.size.max(end) } })
+    }
+
+    /// What the data path must know for zeroing inside the file.
+    pub fn punch_hint(&self) -> SizeHint {
+        SizeHint { zero_from: u64::MAX, size_after: self.size }
+    }
+
+    /// Data up to `end` was written (0: content changed inside the size).
+    pub fn wrote(&mut self, end: u64, now: Timestamp) {
+        if self.lease != Some(LeaseMode::Write) {
+            // The session died under the write: its end is what the fragments say.
+            self.lost = true;
+            return;
+        }
+        self.size = self.size.max(end);
+        self.write_end = self.write_end.max(self.size);
+        self.touched(now);
+    }
+
+    /// The content changed.
+    pub fn touched(&mut self, now: Timestamp) {
+        (self.mtime, self.ctime) = (now, now);
+        self.dirty = true;
+        self.change += 1;
+    }
+
+    /// The service has recorded `size`. Bytes beyond it are unknown until `truncated_data`.
+    pub fn truncated(&mut self, size: u64) {
+        self.cutting = size < self.data_end() && self.tail == Tail::Clean;
+        if size < self.data_end() {
+            self.tail = Tail::Known(size);
+        }
+        self.base_size = self.base_size.min(size);
+        self.size = size;
+        self.write_end = size;
+    }
+
+    /// The data between the size and `old_end`, where it ended before, is gone.
+    pub fn truncated_data(&mut self, old_end: u64) {
+        if std::mem::take(&mut self.cutting) {
+            self.tail = Tail::Clean;
+        }
+        self.zeroed(old_end.max(self.size));
+    }
+
+    // ---- attributes
+
+    /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
+    /// before the service was asked: an answer older than our last flush does not know the times that it brought.
+    pub fn merge(&self, attr: &mut Attr, asked: u64) {
+        if self.lease.is_none() {
+            return;
+        }
+        attr.size = self.size;
+        if self.dirty {
+            attr.mtime = self.mtime;
+            attr.ctime = attr.ctime.max(self.ctime);
+        } else if self.flushed_stamp > asked {
+            attr.mtime = attr.mtime.max(self.mtime);
+            attr.ctime = attr.ctime.max(self.ctime);
+        }
+    }
+
+    /// Is something known here that the service does not know?
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Starts to send attributes; one at a time, so that an older size never arrives after a newer one. `None` while
+    /// another task sends.
+    pub fn begin_flush(&mut self) -> Option<Flush> {
+        if self.flushing {
+            return None;
+        }
+        self.flushing = true;
+        let dirty = self.dirty;
+        let set = SetAttr {
+            size: dirty.then_some(self.size),
+            mtime: dirty.then_some(self.mtime),
+            ctime: dirty.then_some(self.ctime),
+            ..SetAttr::default()
+        };
+        Some(Flush { set, change: self.change })
+    }
+
+    /// The end of `begin_flush`: the service has them, unless `sent` is false. `stamp` counts flushes of all files.
+    pub fn flush_done(&mut self, flush: Flush, sent: bool, stamp: u64) {
+        assert!(self.flushing, "a flush ended that nobody began");
+        self.flushing = false;
+        if sent {
+            self.unsynced = true;
+            self.flushed_stamp = stamp;
+            self.dirty &= self.change != flush.change;
+        }
+    }
+
+    /// The service has these attributes now, set by the user: they are the new truth for what is not dirty.
+    pub fn learned(&mut self, attr: &Attr) {
+        if !self.dirty {
+            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+        }
+    }
+
+    /// Does the service's disk lack something about the size? Clears it: the caller syncs.
+    pub fn take_unsynced(&mut self) -> bool {
+        std::mem::take(&mut self.unsynced)
+    }
+
+    /// A sync failed: the next one must try again.
+    pub fn mark_unsynced(&mut self) {
+        self.unsynced = true;
+    }
+
+    /// Writes acknowledged earlier are lost; reported once, at the next fsync or close.
+    pub fn mark_lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// See `mark_lost`.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// The file is known to have no `security.capability`.
+    pub fn has_no_capability(&self) -> bool {
+        self.no_capability && self.lease.is_some()
+    }
+
+    /// Whether it has one, as far as is known. Remembered while a lease is held.
+    pub fn set_no_capability(&mut self, none: bool) {
+        self.no_capability = none && self.lease.is_some();
+    }
+
+    // ---- for the sweeper
+
+    /// The lease held.
+    pub fn lease(&self) -> Option<LeaseMode> {
+        self.lease
+    }
+
+    /// For `NamespaceOp::Reclaim`: what this session holds, if anything.
+    pub fn held(&self) -> Option<(Gfid, Option<LeaseMode>, bool)> {
+        (self.lease.is_some() || self.open_at_service).then_some((self.gfid, self.lease, self.open_at_service))
+    }
+
+    /// Closed, with a lease kept for the next open: when it was closed.
+    pub fn cached_since(&self) -> Option<u64> {
+        (self.opens == 0 && self.lease.is_some() && self.is_quiet()).then_some(self.last_used)
+    }
+
+    /// Nothing is known here that would be missed.
+    pub fn is_forgettable(&self) -> bool {
+        self.opens == 0 && self.lease.is_none() && !self.open_at_service && !self.lost && self.is_quiet()
+    }
+
+    fn is_quiet(&self) -> bool {
+        let asks = self.asking.is_some() || self.closing.is_some() || self.flushing;
+        self.shared == 0 && !self.exclusive && !asks && !self.recalling
+    }
+
+    fn check_invariants(&self) {
+        assert!(!(self.exclusive && self.shared > 0), "a file held alone and shared at once");
+        assert!(!self.dirty || self.lease == Some(LeaseMode::Write), "changed without the write lease");
+        assert!(self.write_end >= self.size, "size beyond every write");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+use super::*;
+use protocol::namespace::FileKind;
+
+fn time(secs: i64) -> Timestamp {
+    Timestamp { secs, nanos: 0 }
+}
+
+fn attr(size: u64) -> Attr {
+    Attr {
+        gfid: Gfid::of_inode(7),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        rdev: 0,
+        size,
+        atime: time(1),
+        mtime: time(1),
+        ctime: time(1),
+        pool: PoolId::new(1),
+    }
+}
+
+/// A file of which this mount holds a lease.
+fn leased(mode: LeaseMode, size: u64) -> InodeState {
+    let mut state = InodeState::new(Gfid::of_inode(7));
+    let Entry::Acquire(ticket, asked) = state.try_enter(Need::shared(mode), false) else { panic!("no lease yet") };
+    assert_eq!(asked, mode);
+    assert!(state.granted(ticket, &attr(size), mode));
+    state
+}
+
+const READ: Need = Need::shared(LeaseMode::Read);
+const WRITE: Need = Need::shared(LeaseMode::Write);
+const ALONE: Need = Need::exclusive();
+
+#[test]
+fn one_task_asks_and_the_others_wait() {
+    let mut state = InodeState::new(Gfid::of_inode(7));
+    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("asks") };
+    assert_eq!(state.try_enter(READ, false), Entry::Wait);
+    state.not_granted(ticket);
+    assert!(matches!(state.try_enter(READ, false), Entry::Acquire(..)));
+}
+
+#[test]
+fn an_upgrade_keeps_what_is_dirty_and_an_open_asks_for_no_less() {
+    let mut state = leased(LeaseMode::Read, 10);
+    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("upgrades") };
+    assert!(state.granted(ticket, &attr(10), LeaseMode::Write));
+    assert_eq!(state.try_enter(WRITE, true), Entry::Entered);
+    state.wrote(50, time(9));
+    state.leave(Access::Shared);
+    let ticket = state.try_close();
+    assert_eq!(ticket, None, "dirty");
+    let flush = state.begin_flush().expect("idle");
+    assert_eq!((flush.set.size, flush.set.mtime), (Some(50), Some(time(9))));
+    state.flush_done(flush, true, 1);
+    let ticket = state.try_close().expect("nothing is left to say");
+    assert_eq!(state.try_enter(Need { open: true, ..READ }, false), Entry::Wait, "the close comes first");
+    state.close_done(ticket, true);
+    let again = state.try_enter(Need { open: true, ..READ }, false);
+    assert!(matches!(again, Entry::Acquire(_, LeaseMode::Write)), "the lease held is not lowered");
+}
+
+#[test]
+fn exclusive_waits_for_shared_and_holds_back_later_ones() {
+    let mut state = leased(LeaseMode::Write, 0);
+    assert_eq!(state.try_enter(READ, false), Entry::Entered);
+    state.exclusive_wanted();
+    assert_eq!(state.try_enter(ALONE, false), Entry::Wait);
+    assert_eq!(state.try_enter(READ, false), Entry::Wait);
+    assert_eq!(state.try_enter(READ, true), Entry::Entered, "who brought the lease goes in");
+    state.leave(Access::Shared);
+    state.leave(Access::Shared);
+    assert_eq!(state.try_enter(ALONE, false), Entry::Entered);
+    state.exclusive_settled();
+    assert_eq!(state.try_enter(READ, true), Entry::Wait);
+    state.leave(Access::Exclusive);
+    assert_eq!(state.try_enter(READ, false), Entry::Entered);
+}
+
+#[test]
+fn a_grant_that_a_recall_may_have_crossed_is_asked_for_anew() {
+    let mut state = InodeState::new(Gfid::of_inode(7));
+    let Entry::Acquire(ticket, _) = state.try_enter(WRITE, false) else { panic!("asks") };
+    assert_eq!(state.recall(None), RecallStep::Answer);
+    assert!(!state.granted(ticket, &attr(5), LeaseMode::Write), "void");
+    assert_eq!(state.lease(), None);
+    let Entry::Acquire(ticket, _) = state.try_enter(WRITE, false) else { panic!("asks again") };
+    assert!(state.granted(ticket, &attr(5), LeaseMode::Write));
+}
+
+#[test]
+fn a_recall_takes_the_lease_and_the_kernels_pages() {
+    let mut state = leased(LeaseMode::Write, 5);
+    assert!(!state.opened(), "nothing is known of the kernel's pages yet");
+    assert!(state.opened());
+    assert_eq!(state.recall(Some(LeaseMode::Read)), RecallStep::Begin);
+    assert_eq!(state.recall(None), RecallStep::Merged);
+    assert_eq!(state.try_enter(WRITE, false), Entry::Entered, "the lease still holds");
+    assert!(!state.enter_if_quiet(state.entered()));
+    state.leave(Access::Shared);
+    assert!(!state.enter_if_quiet(0), "someone was inside since");
+    assert!(state.enter_if_quiet(state.entered()));
+    state.gave_back(Some(LeaseMode::Read));
+    state.leave(Access::Exclusive);
+    assert_eq!(state.recalled(Some(Some(LeaseMode::Read))), Some(None), "the second recall asks for more");
+    assert_eq!(state.recall(None), RecallStep::Begin);
+    assert_eq!(state.try_enter(WRITE, false), Entry::Wait, "no upgrade while giving back");
+    assert!(state.enter_if_quiet(state.entered()));
+    state.gave_back(None);
+    state.leave(Access::Exclusive);
+    assert_eq!(state.recalled(Some(None)), None);
+    assert_eq!(state.recall(None), RecallStep::Answer);
+    let Entry::Acquire(ticket, _) = state.try_enter(READ, false) else { panic!("asks") };
+    assert!(state.granted(ticket, &attr(5), LeaseMode::Read));
+    assert!(!state.opened(), "the pages are of before");
+}
+
+#[test]
+fn the_size_covers_only_what_is_written() {
+    let mut state = leased(LeaseMode::Write, 100);
+    state.try_enter(WRITE, false);
+    let first = state.begin_write(100, 50, false).expect("no gap");
+    let second = state.begin_write(150, 50, false).expect("begun writes leave no gap");
+    assert_eq!(first.hint.size_after, 150);
+    assert_eq!(second.hint.zero_from, u64::MAX, "a dead writer may have left something");
+    state.wrote(200, time(3));
+    assert_eq!(state.size(), 200);
+    let mut seen = attr(100);
+    state.merge(&mut seen, 0);
+    assert_eq!((seen.size, seen.mtime, seen.ctime), (200, time(3), time(3)));
+}
+
+#[test]
+fn unknown_bytes_are_zeroed_before_the_size_moves_past_them() {
+    let mut state = leased(LeaseMode::Write, 100);
+    assert_eq!(state.begin_write(300, 10, false), None);
+    assert_eq!(state.gap(300), Some(100..300));
+    state.zeroed(300);
+    assert!(state.begin_write(300, 10, false).is_some());
+    state.wrote(310, time(2));
+    assert_eq!(state.gap(310), None);
+    // A cut that is not known to have happened leaves unknown bytes again.
+    state.truncated(50);
+    assert_eq!(state.gap(200), Some(50..200));
+    state.truncated_data(310);
+    assert_eq!(state.gap(310), None);
+    assert_eq!(state.gap(400), Some(310..400), "beyond what we cut, nothing is known");
+}
+
+#[test]
+fn a_new_file_has_no_unknown_bytes() {
+    let mut state = InodeState::new(Gfid::of_inode(7));
+    state.created(&attr(0));
+    assert_eq!(state.opens(), 1);
+    let plan = state.begin_write(1000, 10, false).expect("sparse");
+    assert_eq!((plan.hint.zero_from, plan.hint.size_after), (0, 1010));
+    assert_eq!(state.begin_write(2000, 10, false).expect("sparse").hint.zero_from, 1010);
+    state.wrote(1010, time(2));
+    state.wrote(2010, time(2));
+    state.truncated(100);
+    assert_eq!(state.gap(500), Some(100..500), "the cut is not done");
+    state.truncated_data(2010);
+    assert_eq!(state.gap(u64::MAX), None);
+    assert_eq!(state.begin_write(600, 1, false).expect("clean").hint.zero_from, 100);
+}
+
+#[test]
+fn an_append_after_another_mounts_goes_to_the_real_end() {
+    let mut state = leased(LeaseMode::Write, 1000);
+    let plan = state.begin_write(400, 10, true).expect("no gap");
+    assert_eq!(plan.offset, 1000);
+    state.wrote(1010, time(2));
+    assert_eq!(state.begin_write(1010, 10, true).expect("no gap").offset, 1010, "our own the kernel has seen");
+    assert_eq!(state.begin_write(400, 10, false).expect("inside").offset, 400);
+}
+
+#[test]
+fn a_change_during_a_flush_stays_dirty() {
+    let mut state = leased(LeaseMode::Write, 0);
+    state.wrote(10, time(2));
+    let flush = state.begin_flush().expect("idle");
+    assert!(state.begin_flush().is_none(), "one at a time");
+    state.wrote(20, time(3));
+    state.flush_done(flush, true, 1);
+    assert!(state.is_dirty());
+    let flush = state.begin_flush().expect("idle");
+    assert_eq!(flush.set.size, Some(20));
+    state.flush_done(flush, false, 2);
+    assert!(state.is_dirty(), "not sent");
+}
+
+#[test]
+fn an_answer_older_than_a_flush_does_not_turn_time_back() {
+    let mut state = leased(LeaseMode::Write, 0);
+    state.wrote(10, time(5));
+    let flush = state.begin_flush().expect("idle");
+    state.flush_done(flush, true, 8);
+    let mut old = attr(0);
+    state.merge(&mut old, 7);
+    assert_eq!((old.size, old.mtime), (10, time(5)));
+    let mut new = attr(0);
+    state.merge(&mut new, 8);
+    assert_eq!(new.mtime, time(1), "set back by the user since");
+}
+
+#[test]
+fn a_dead_session_takes_everything_and_says_so_once() {
+    let mut state = leased(LeaseMode::Write, 0);
+    state.opened();
+    state.try_enter(WRITE, false);
+    state.wrote(10, time(5));
+    state.fenced();
+    state.wrote(20, time(6));
+    state.leave(Access::Shared);
+    assert!(state.take_lost());
+    assert!(!state.take_lost());
+    assert_eq!(state.held(), None);
+    assert!(matches!(state.try_enter(READ, false), Entry::Acquire(..)));
+}
+
+#[test]
+fn only_what_nobody_misses_is_forgotten() {
+    let mut state = leased(LeaseMode::Read, 0);
+    state.opened();
+    assert_eq!(state.cached_since(), None);
+    state.closed(3);
+    assert_eq!(state.cached_since(), Some(3));
+    assert!(!state.is_forgettable());
+    let ticket = state.try_close().expect("idle");
+    state.close_done(ticket, true);
+    assert_eq!(state.held(), Some((Gfid::of_inode(7), Some(LeaseMode::Read), false)));
+    assert_eq!(state.recall(None), RecallStep::Begin);
+    assert!(state.enter_if_quiet(state.entered()));
+    state.gave_back(None);
+    state.leave(Access::Exclusive);
+    state.recalled(Some(None));
+    assert!(state.is_forgettable());
+}

@@ -1,0 +1,291 @@
+//! Getting into a file under a lease, and giving the lease back.
+//!
+//! Contract: [`LocalFs::enter`] returns with the operation inside and the lease held. A lease goes back in this order:
+//! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
+
+use super::errno::{ENOENT, ESTALE};
+use super::inode::{Access, InodeState, Need, RecallStep};
+use super::table::{Asking, Entered, Inode, Op};
+use super::{Backend, LocalFs, Result, own_caller};
+use crate::error::ClientError;
+use protocol::Gfid;
+use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, Reply, SetAttr};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How often the kernel's pages are dropped with operations still coming, before they are made to wait. Dropping waits
+/// for pages that operations have locked, so holding all operations back first could never end.
+const INVALIDATE_ROUNDS: u32 = 3;
+/// How long a round may take: far above what dropping pages costs, far below what a recall may take.
+const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
+/// How long a recall of an unknown file waits for files being made: the answer to their creation is on its way.
+const CREATE_ROUNDS: u32 = 100;
+const CREATE_ROUND: Duration = Duration::from_millis(10);
+
+/// An answer of another kind than the question's.
+pub(super) fn unexpected(what: &'static str, reply: &Reply) -> ClientError {
+    ClientError::Protocol(format!("{reply:?} to {what}"))
+}
+
+impl<B: Backend> LocalFs<B> {
+    /// Lets an operation into a file, with the lease that it needs.
+    pub(super) async fn enter(&self, gfid: Gfid, need: Need, caller: Caller) -> Result<Op> {
+        let inode = self.shared.table.get_or_insert(gfid);
+        let mut first = false;
+        loop {
+            match inode.enter(need, first).await {
+                Entered::Inside(op) => return Ok(op),
+                Entered::Acquire(asking, mode) => first = self.acquire(&inode, asking, mode, caller).await?,
+            }
+        }
+    }
+
+    /// Asks the service. False if the answer is void and has to be asked for again.
+    async fn acquire(&self, inode: &Arc<Inode>, asking: Asking, mode: LeaseMode, caller: Caller) -> Result<bool> {
+        let op = NamespaceOp::Open { gfid: inode.gfid(), lease: mode };
+        match self.backend.namespace(op, caller).await {
+            Ok(Reply::Opened { attr, lease }) => {
+                if lease < mode {
+                    return Err(ClientError::Protocol(format!("a {lease:?} lease where {mode:?} was asked for")));
+                }
+                Ok(inode.change(|state| state.granted(asking.ticket(), &attr, lease)))
+            }
+            Ok(reply) => Err(unexpected("open", &reply)),
+            // The inode number is the kernel's from a lookup: it existed, and its last link is gone.
+            Err(ClientError::Posix(ENOENT)) => Err(ClientError::Posix(ESTALE)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
+    pub(super) fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
+        if let Some(inode) = self.shared.table.get(attr.gfid) {
+            inode.with(|state| state.merge(&mut attr, asked));
+        }
+        attr
+    }
+
+    /// Sends what only this mount knows of the file's attributes, together with `user`'s changes, in one request.
+    /// Returns the service's answer; `None` if there was nothing to send.
+    pub(super) async fn send_attrs(&self, inode: &Inode, user: SetAttr, caller: Caller) -> Result<Option<Attr>> {
+        let flush = inode.until(InodeState::begin_flush).await;
+        let sending = Sending { fs: self, inode, flush: Some(flush) };
+        let set = SetAttr {
+            size: user.size.or(flush.set.size),
+            mtime: user.mtime.or(flush.set.mtime),
+            // A change by the user moves ctime to now, which is later than any write's.
+            ctime: if user == SetAttr::default() { flush.set.ctime } else { user.ctime },
+            ..user
+        };
+        if set == SetAttr::default() {
+            return Ok(None);
+        }
+        let reply = self.backend.namespace(NamespaceOp::SetAttr { gfid: inode.gfid(), set }, caller).await;
+        match reply {
+            Ok(Reply::Attr(attr)) => {
+                sending.done(true);
+                inode.with(|state| state.learned(&attr));
+                Ok(Some(attr))
+            }
+            Ok(other) => Err(unexpected("setattr", &other)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends size and times if only this mount knows them. A file that is gone needs none.
+    pub(super) async fn flush_attrs(&self, inode: &Inode) -> Result<()> {
+        while inode.with(|state| state.is_dirty()) {
+            match self.send_attrs(inode, SetAttr::default(), own_caller()).await {
+                Err(ClientError::Posix(ENOENT)) => return Ok(()),
+                other => other.map(drop)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// After a close: tells the service once the last handle is gone.
+    pub(super) async fn settle(&self, inode: &Arc<Inode>) -> Result<()> {
+        if inode.with(|state| state.opens()) > 0 {
+            return Ok(());
+        }
+        self.flush_attrs(inode).await?;
+        let Some(ticket) = inode.with(InodeState::try_close) else { return Ok(()) };
+        let asking = Asking::new(inode, ticket);
+        let told = match self.backend.namespace(NamespaceOp::Close { gfid: inode.gfid() }, own_caller()).await {
+            Ok(_) | Err(ClientError::Posix(ENOENT)) => Ok(()),
+            Err(error) => Err(error),
+        };
+        inode.change(|state| state.close_done(asking.ticket(), told.is_ok()));
+        told
+    }
+
+    /// The service wants a lease back, down to `keep`.
+    pub(super) async fn recall(&self, gfid: Gfid, keep: Option<LeaseMode>) {
+        let mut inode = self.shared.table.get(gfid);
+        for _ in 0..CREATE_ROUNDS {
+            if inode.is_some() || self.shared.creating.load(Relaxed) == 0 {
+                break;
+            }
+            self.backend.sleep(CREATE_ROUND).await;
+            inode = self.shared.table.get(gfid);
+        }
+        let step = match &inode {
+            None => RecallStep::Answer,
+            Some(inode) => inode.change(|state| state.recall(keep)),
+        };
+        match (step, inode) {
+            (RecallStep::Merged, _) => {}
+            (RecallStep::Begin, Some(inode)) => self.give_back(&inode, keep).await,
+            (RecallStep::Answer | RecallStep::Begin, _) => {
+                let op = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
+                if let Err(error) = self.backend.namespace(op, own_caller()).await {
+                    tracing::debug!(%gfid, %error, "cannot answer a recall");
+                }
+            }
+        }
+    }
+
+    /// Carries out recalls until none is left; the caller has begun the first.
+    pub(super) async fn give_back(&self, inode: &Arc<Inode>, keep: Option<LeaseMode>) {
+        let mut next = Some(keep);
+        while let Some(keep) = next {
+            let recalling = Recalling { inode };
+            let result = self.give_back_once(inode, keep).await;
+            if let Err(error) = &result {
+                // Held on to: the service asks again, or declares the session dead.
+                tracing::warn!(gfid = %inode.gfid(), %error, "cannot give a lease back");
+            }
+            next = recalling.done(result.is_ok().then_some(keep));
+            if let Ok(false) = result {
+                // Operations may ask for leases again by now, so those that have pages locked come to an end.
+                self.shared.kernel.invalidate(inode.gfid()).await;
+            }
+            if next.is_some() && inode.change(|state| state.recall(keep)) != RecallStep::Begin {
+                return;
+            }
+        }
+    }
+
+    /// False if the kernel may still have pages of the file.
+    async fn give_back_once(&self, inode: &Arc<Inode>, keep: Option<LeaseMode>) -> Result<bool> {
+        let gfid = inode.gfid();
+        let (op, clean) = match keep {
+            None => self.drop_pages_and_enter(inode).await?,
+            Some(_) => {
+                self.sync_data(inode).await?;
+                (self.enter_alone(inode).await, true)
+            }
+        };
+        self.sync_data(inode).await?;
+        self.flush_attrs(inode).await?;
+        let request = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
+        match self.backend.namespace(request, own_caller()).await {
+            Ok(_) | Err(ClientError::Posix(ENOENT)) => {}
+            Err(error) => return Err(error),
+        }
+        // Nobody may get in between the service's answer and our knowing of it.
+        inode.with(|state| state.gave_back(keep));
+        drop(op);
+        Ok(clean)
+    }
+
+    async fn enter_alone(&self, inode: &Arc<Inode>) -> Op {
+        let need = Need { access: Access::Exclusive, lease: None, open: false };
+        loop {
+            if let Entered::Inside(op) = inode.enter(need, false).await {
+                return op;
+            }
+        }
+    }
+
+    /// Drops the kernel's pages, then takes the file alone. False if an operation may have put pages back meanwhile:
+    /// then they are dropped once more after the lease is gone.
+    async fn drop_pages_and_enter(&self, inode: &Arc<Inode>) -> Result<(Op, bool)> {
+        for _ in 0..INVALIDATE_ROUNDS {
+            self.sync_data(inode).await?;
+            let seen = inode.with(|state| state.entered());
+            if !self.invalidated_in_time(inode.gfid()).await {
+                break;
+            }
+            if let Some(op) = inode.enter_if_quiet(seen) {
+                return Ok((op, true));
+            }
+        }
+        Ok((self.enter_alone(inode).await, false))
+    }
+
+    /// Drops the kernel's pages, unless one stays locked: its operation may wait for the very lease that is recalled.
+    async fn invalidated_in_time(&self, gfid: Gfid) -> bool {
+        let mut invalidated = self.shared.kernel.invalidate(gfid);
+        let mut late = pin!(self.backend.sleep(INVALIDATE_WAIT));
+        poll_fn(|cx| match invalidated.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| false),
+        })
+        .await
+    }
+
+    /// Waits until the file's writes are stable (if this mount may have written it).
+    pub(super) async fn sync_data(&self, inode: &Inode) -> Result<()> {
+        let (lease, file) = inode.with(|state| (state.lease(), state.file()));
+        if lease != Some(LeaseMode::Write) {
+            return Ok(());
+        }
+        match self.backend.sync(file).await {
+            Err(ClientError::Lost) => {
+                inode.with(|state| state.mark_lost());
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+/// A flush under way; ends without success when dropped.
+struct Sending<'a, B: Backend> {
+    fs: &'a LocalFs<B>,
+    inode: &'a Inode,
+    flush: Option<super::inode::Flush>,
+}
+
+impl<B: Backend> Sending<'_, B> {
+    fn done(mut self, sent: bool) {
+        self.finish(sent);
+    }
+
+    fn finish(&mut self, sent: bool) {
+        if let Some(flush) = self.flush.take() {
+            let stamp = self.fs.next_stamp();
+            self.inode.change(|state| state.flush_done(flush, sent, stamp));
+        }
+    }
+}
+
+impl<B: Backend> Drop for Sending<'_, B> {
+    fn drop(&mut self) {
+        self.finish(false);
+    }
+}
+
+/// A recall under way; ends without success when dropped.
+struct Recalling<'a> {
+    inode: &'a Inode,
+}
+
+impl Recalling<'_> {
+    fn done(self, kept: Option<Option<LeaseMode>>) -> Option<Option<LeaseMode>> {
+        let next = self.inode.change(|state| state.recalled(kept));
+        std::mem::forget(self);
+        next
+    }
+}
+
+impl Drop for Recalling<'_> {
+    fn drop(&mut self) {
+        self.inode.change(|state| state.recalled(None));
+    }
+}

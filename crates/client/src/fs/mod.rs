@@ -1,0 +1,274 @@
+//! The file system as an async API: POSIX operations on a cluster, for FUSE and for whoever wants files without a mount.
+//!
+//! [`FileSystem`] is the handle that any thread holds; [`FileSystem::spawn`] brings an operation to a worker, where a
+//! [`LocalFs`] carries it out. What is known of a file lies in one place ([`inode::InodeState`], a pure machine) that all
+//! workers share under a lock held for nanoseconds; data goes to the cluster without any lock.
+//!
+//! Contract:
+//! * Errors are errnos ([`ClientError::errno`](crate::ClientError::errno)).
+//! * A file is read under a read lease and written under the write lease of the metadata service. Leases stay after the
+//!   close, up to `leases_cached_max`, and go back when they are recalled: with every write stable, the attributes that
+//!   only the holder knew, and the kernel's pages dropped.
+//! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
+//!   `attr_flush_interval`, never before the data that they cover is acknowledged.
+//! * A mount does not keep access times; atime changes only when it is set. File locks are the kernel's, within a mount.
+//!   ACLs are refused: nothing would hand them down.
+//!
+//! Start reading at [`inode`], then `lease` (getting in and giving back), `data`, `names`, `dir`.
+
+mod backend;
+mod data;
+mod dir;
+mod errno;
+pub mod inode;
+mod lease;
+mod names;
+mod sweep;
+mod table;
+
+pub use backend::{Backend, Cluster, Result};
+pub use data::{AllocateMode, SeekTo};
+pub use dir::{DirItem, DirPage};
+pub use names::{CreateMode, FsSize};
+
+use crate::error::ClientError;
+use crate::objecter::FileRef;
+use crate::session::{Client, ClientEvent};
+use messenger::Worker;
+use messenger::sync::ContentionMutex;
+use protocol::namespace::{Caller, Timestamp};
+use protocol::{Gfid, PoolId};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
+
+/// What a kernel or another cache above keeps of files, to be dropped when a lease goes.
+pub trait KernelCache: Send + Sync + 'static {
+    /// Drops everything cached of the file. Must not block the caller; the future completes when it is done.
+    fn invalidate(&self, gfid: Gfid) -> Pin<Box<dyn Future<Output = ()>>>;
+}
+
+/// For users without a cache above.
+pub struct NoKernelCache;
+
+impl KernelCache for NoKernelCache {
+    fn invalidate(&self, _gfid: Gfid) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Settings of a file system.
+#[derive(Clone, Debug)]
+pub struct FsOptions {
+    /// Leases kept for closed files. Default 4096: a build tree's sources, and a few MiB of memory here and at the
+    /// service. Beyond it the ones closed longest ago are given back.
+    pub leases_cached_max: usize,
+    /// How long the service may not know the size of a file being written. Default 1 s.
+    pub attr_flush_interval: Duration,
+    /// How old the answer to statfs may be. Default 1 s.
+    pub space_age_max: Duration,
+}
+
+impl Default for FsOptions {
+    fn default() -> Self {
+        Self {
+            leases_cached_max: 4096,
+            attr_flush_interval: Duration::from_secs(1),
+            space_age_max: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What the workers share.
+struct Shared {
+    options: FsOptions,
+    kernel: Arc<dyn KernelCache>,
+    table: table::Table,
+    dirs: dir::Streams,
+    /// Counts flushes of attributes, to order answers of the service with them.
+    stamp: AtomicU64,
+    /// Files being made, whose gfid is not known yet.
+    creating: AtomicU64,
+    /// Counts closes: which cached lease is the oldest.
+    closes: AtomicU64,
+    space: ContentionMutex<Option<(Instant, u64, u64)>>,
+}
+
+impl Shared {
+    fn new(options: FsOptions, kernel: Arc<dyn KernelCache>) -> Self {
+        Self {
+            options,
+            kernel,
+            table: table::Table::new(),
+            dirs: dir::Streams::new(),
+            stamp: AtomicU64::new(0),
+            creating: AtomicU64::new(0),
+            closes: AtomicU64::new(0),
+            space: ContentionMutex::new("fs space", None),
+        }
+    }
+}
+
+/// A file system on a cluster. Cheap to clone, for any thread. See the module.
+#[derive(Clone)]
+pub struct FileSystem {
+    client: Client,
+    /// Of new files; for another pool's, an operation may start on a worker that is not the nearest.
+    pool: PoolId,
+    shared: Arc<Shared>,
+}
+
+impl FileSystem {
+    /// Starts a file system on a session. One per session: it takes the session's events.
+    ///
+    /// # Errors
+    /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`].
+    pub fn start(client: Client, options: FsOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
+        let pool = backend::first_pool(&client)?;
+        let fs = Self { client, pool, shared: Arc::new(Shared::new(options, kernel)) };
+        let (client, weak) = (fs.client.clone(), Arc::downgrade(&fs.shared));
+        fs.client.on_event(move |event| {
+            if let Some(shared) = weak.upgrade() {
+                FileSystem { client: client.clone(), pool, shared }.event(event);
+            }
+        });
+        fs.start_sweeper();
+        Ok(fs)
+    }
+
+    /// The session.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Runs an operation as a task of the worker that is nearest to this place of the file. If the session's timeout
+    /// and 5 s more pass, the task is dropped, and what it holds with it.
+    pub fn spawn<F, Fut>(&self, gfid: Gfid, offset: u64, f: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        let deadline = match self.client.config().timeout {
+            Duration::ZERO => None,
+            timeout => Some(timeout + DEADLINE_SLACK),
+        };
+        self.spawn_until(deadline, gfid, offset, f);
+    }
+
+    /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for one before each write.
+    pub fn lacks_xattr(&self, gfid: Gfid, name: &[u8]) -> bool {
+        name == names::CAPABILITY
+            && self.shared.table.get(gfid).is_some_and(|inode| inode.with(|state| state.has_no_capability()))
+    }
+
+    /// Makes everything written through this mount stable and known to the service. Blocks; not on a worker.
+    ///
+    /// # Errors
+    /// The first that a file met.
+    pub fn sync_everything(&self) -> Result<()> {
+        let (client, shared) = (self.client.clone(), Arc::clone(&self.shared));
+        let done = self.client.handle().run_on(0, move |worker: Worker| async move {
+            let backend = Cluster::on(&client, worker)?;
+            LocalFs { shared, backend }.sync_everything().await
+        });
+        messenger::sync::block_on(done).unwrap_or(Err(ClientError::Closed))
+    }
+
+    fn spawn_until<F, Fut>(&self, deadline: Option<Duration>, gfid: Gfid, offset: u64, f: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        let fs = self.clone();
+        let at = self.client.worker_of(FileRef { gfid, pool: self.pool }, offset);
+        self.client.handle().spawn_on(at, move |worker: Worker| async move {
+            let Ok(backend) = Cluster::on(&fs.client, worker.clone()) else { return };
+            let operation = f(LocalFs { shared: fs.shared, backend });
+            match deadline {
+                None => operation.await,
+                Some(deadline) => {
+                    if worker.timeout(deadline, operation).await.is_err() {
+                        tracing::warn!(%gfid, ?deadline, "an operation was given up at its deadline");
+                    }
+                }
+            }
+        });
+    }
+
+    fn event(&self, event: ClientEvent) {
+        match event {
+            ClientEvent::Recall(recall) => {
+                // No deadline: a recall ends by success, by an error, or with the session.
+                self.spawn_until(None, recall.gfid, 0, move |fs| async move {
+                    fs.recall(recall.gfid, recall.keep).await;
+                });
+            }
+            ClientEvent::MdsRestarted => {
+                self.spawn_until(None, Gfid::ROOT, 0, |fs| async move { fs.reclaim().await });
+            }
+            ClientEvent::Fenced(session) => {
+                tracing::error!(%session, "the session was declared dead: leases and unsynced writes are lost");
+                let client = self.client.clone();
+                self.spawn_until(None, Gfid::ROOT, 0, move |fs| async move {
+                    fs.fenced().await;
+                    while let Err(error) = client.reopen().await {
+                        if matches!(error, ClientError::Closed) {
+                            return;
+                        }
+                        tracing::warn!(%error, "cannot open a new session yet");
+                        fs.backend.sleep(Duration::from_secs(1)).await;
+                    }
+                });
+            }
+        }
+    }
+
+    fn start_sweeper(&self) {
+        let weak = Arc::downgrade(&self.shared);
+        let client = self.client.clone();
+        let interval = self.shared.options.attr_flush_interval;
+        self.client.handle().spawn_on(0, move |worker: Worker| async move {
+            loop {
+                worker.sleep(interval).await;
+                let Some(shared) = weak.upgrade() else { return };
+                let Ok(backend) = Cluster::on(&client, worker.clone()) else { return };
+                LocalFs { shared, backend }.sweep().await;
+            }
+        });
+    }
+}
+
+/// Beyond the timeout of each call: an operation may consist of several, and says why it failed if one times out.
+const DEADLINE_SLACK: Duration = Duration::from_secs(5);
+
+/// The file system on one worker: the operations.
+pub struct LocalFs<B: Backend = Cluster> {
+    shared: Arc<Shared>,
+    backend: B,
+}
+
+impl<B: Backend> LocalFs<B> {
+    fn stamp(&self) -> u64 {
+        self.shared.stamp.load(Relaxed)
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.shared.stamp.fetch_add(1, Relaxed) + 1
+    }
+}
+
+/// The time now, for [`Caller`].
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+}
+
+/// The mount itself as a caller, for what no user asked for.
+fn own_caller() -> Caller {
+    Caller { uid: 0, gid: 0, now: now() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! Operations on names and attributes.
+//!
+//! Contract: the service decides and answers; this side adds what only this mount knows of sizes and times. Names are
+//! checked by the kernel (and again by the service), not here.
+
+use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
+use super::lease::unexpected;
+use super::{Backend, LocalFs, Result};
+use crate::error::ClientError;
+use protocol::Gfid;
+use protocol::namespace::{
+    Attr, Caller, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
+};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const ENAMETOOLONG: i32 = 36;
+const E2BIG: i32 = 7;
+const ENODATA: i32 = 61;
+/// The attribute that the kernel asks for before every write, to drop it.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// How an existing file is treated by `create`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CreateMode {
+    /// O_EXCL.
+    pub exclusive: bool,
+    /// O_TRUNC.
+    pub truncate: bool,
+    /// It will be written.
+    pub write: bool,
+}
+
+/// Size of the file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FsSize {
+    /// Bytes of users' data that fit in all.
+    pub total_bytes: u64,
+    /// Bytes that still fit.
+    pub free_bytes: u64,
+    /// Files.
+    pub files: u64,
+}
+
+/// Counts a creation under way.
+struct Creating<'a>(&'a AtomicU64);
+
+impl<'a> Creating<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// ACLs would have to be handed down to new files and follow chmod; nothing does that, so they are refused.
+fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_") || name.starts_with(b"system.nfs4_acl")
+}
+
+impl<B: Backend> LocalFs<B> {
+    async fn ask_attr(&self, what: &'static str, op: NamespaceOp, caller: Caller) -> Result<Attr> {
+        let asked = self.stamp();
+        match self.backend.namespace(op, caller).await? {
+            Reply::Attr(attr) => Ok(self.merged(attr, asked)),
+            other => Err(unexpected(what, &other)),
+        }
+    }
+
+    async fn ask_bytes(&self, what: &'static str, op: NamespaceOp, caller: Caller) -> Result<Vec<u8>> {
+        match self.backend.namespace(op, caller).await? {
+            Reply::Bytes(bytes) => Ok(bytes),
+            other => Err(unexpected(what, &other)),
+        }
+    }
+
+    async fn ask_done(&self, op: NamespaceOp, caller: Caller) -> Result<()> {
+        self.backend.namespace(op, caller).await.map(drop)
+    }
+
+    /// The file of a name.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR.
+    pub async fn lookup(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<Attr> {
+        self.ask_attr("lookup", NamespaceOp::Lookup { parent, name }, caller).await
+    }
+
+    /// A file's attributes.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone.
+    pub async fn getattr(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
+        match self.ask_attr("getattr", NamespaceOp::GetAttr { gfid }, caller).await {
+            Err(ClientError::Posix(ENOENT)) => posix(ESTALE),
+            other => other,
+        }
+    }
+
+    /// chmod, chown, utimes, truncate: what is `Some` changes.
+    ///
+    /// # Errors
+    /// The service's; EFBIG.
+    pub async fn setattr(&self, gfid: Gfid, set: SetAttr, caller: Caller) -> Result<Attr> {
+        if let Some(size) = set.size {
+            return self.truncate(gfid, set, size, caller).await;
+        }
+        if set == SetAttr::default() {
+            return self.getattr(gfid, caller).await;
+        }
+        let asked = self.stamp();
+        match self.shared.table.get(gfid) {
+            None => self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set }, caller).await,
+            Some(inode) => match self.send_attrs(&inode, set, caller).await? {
+                Some(attr) => Ok(self.merged(attr, asked)),
+                None => self.getattr(gfid, caller).await,
+            },
+        }
+    }
+
+    /// Makes and opens a file, or opens the one that another mount made meanwhile. The flag says whether the kernel's
+    /// pages of it are right.
+    ///
+    /// # Errors
+    /// EEXIST if `mode.exclusive`, and the service's. ESTALE asks the kernel to look the name up again.
+    pub async fn create(
+        &self,
+        parent: Gfid,
+        name: Vec<u8>,
+        permissions: u32,
+        mode: CreateMode,
+        caller: Caller,
+    ) -> Result<(Attr, bool)> {
+        let creating = Creating::new(&self.shared.creating);
+        let op = NamespaceOp::Create {
+            parent,
+            name: name.clone(),
+            kind: FileKind::Regular,
+            mode: permissions,
+            rdev: 0,
+            target: Vec::new(),
+            pool: self.backend.pool()?,
+            open: Some(LeaseMode::Write),
+        };
+        match self.backend.namespace(op, caller).await {
+            Ok(Reply::Attr(attr)) => {
+                let inode = self.shared.table.get_or_insert(attr.gfid);
+                inode.change(|state| state.created(&attr));
+                drop(creating);
+                Ok((attr, inode.with(|state| state.kernel_cache_begins())))
+            }
+            Ok(other) => Err(unexpected("create", &other)),
+            Err(ClientError::Posix(EEXIST)) if !mode.exclusive => self.open_existing(parent, name, mode, caller).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn open_existing(
+        &self,
+        parent: Gfid,
+        name: Vec<u8>,
+        mode: CreateMode,
+        caller: Caller,
+    ) -> Result<(Attr, bool)> {
+        let mut attr = match self.lookup(parent, name, caller).await {
+            Ok(attr) if attr.kind == FileKind::Regular => attr,
+            Ok(_) | Err(ClientError::Posix(ENOENT)) => return posix(ESTALE),
+            Err(error) => return Err(error),
+        };
+        let cached = self.open(attr.gfid, mode.write, caller).await?;
+        if mode.truncate {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            match self.setattr(attr.gfid, set, caller).await {
+                Ok(now) => attr = now,
+                Err(error) => {
+                    self.release(attr.gfid).await?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok((attr, cached && !mode.truncate))
+    }
+
+    /// mknod and mkdir: makes a file of any kind but a symbolic link, without opening it.
+    ///
+    /// # Errors
+    /// EEXIST, EINVAL, and the service's.
+    pub async fn make(
+        &self,
+        parent: Gfid,
+        name: Vec<u8>,
+        kind: FileKind,
+        permissions: u32,
+        rdev: u32,
+        caller: Caller,
+    ) -> Result<Attr> {
+        if kind == FileKind::Symlink {
+            return posix(EINVAL);
+        }
+        let pool = self.backend.pool()?;
+        let target = Vec::new();
+        let op = NamespaceOp::Create { parent, name, kind, mode: permissions, rdev, target, pool, open: None };
+        self.ask_attr("mknod", op, caller).await
+    }
+
+    /// symlink.
+    ///
+    /// # Errors
+    /// EEXIST, ENAMETOOLONG, and the service's.
+    pub async fn symlink(&self, parent: Gfid, name: Vec<u8>, target: Vec<u8>, caller: Caller) -> Result<Attr> {
+        if target.len() > SYMLINK_BYTES_MAX {
+            return posix(ENAMETOOLONG);
+        }
+        let pool = self.backend.pool()?;
+        let kind = FileKind::Symlink;
+        let op = NamespaceOp::Create { parent, name, kind, mode: 0o777, rdev: 0, target, pool, open: None };
+        self.ask_attr("symlink", op, caller).await
+    }
+
+    /// readlink.
+    ///
+    /// # Errors
+    /// EINVAL if it is none.
+    pub async fn readlink(&self, gfid: Gfid, caller: Caller) -> Result<Vec<u8>> {
+        self.ask_bytes("readlink", NamespaceOp::ReadLink { gfid }, caller).await
+    }
+
+    /// link.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM for a directory, EMLINK.
+    pub async fn link(&self, gfid: Gfid, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<Attr> {
+        self.ask_attr("link", NamespaceOp::Link { gfid, parent, name }, caller).await
+    }
+
+    /// unlink. The service frees the data when no link and no opener is left.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR.
+    pub async fn unlink(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
+        self.ask_done(NamespaceOp::Unlink { parent, name }, caller).await
+    }
+
+    /// rmdir.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY.
+    pub async fn rmdir(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
+        self.ask_done(NamespaceOp::Rmdir { parent, name }, caller).await
+    }
+
+    /// rename, of the name in the first directory to the name in the second.
+    ///
+    /// # Errors
+    /// The service's, as `renameat2` has them.
+    pub async fn rename(
+        &self,
+        from: (Gfid, Vec<u8>),
+        to: (Gfid, Vec<u8>),
+        mode: RenameMode,
+        caller: Caller,
+    ) -> Result<()> {
+        let op = NamespaceOp::Rename { parent: from.0, name: from.1, new_parent: to.0, new_name: to.1, mode };
+        self.ask_done(op, caller).await
+    }
+
+    /// getxattr.
+    ///
+    /// # Errors
+    /// ENODATA; EOPNOTSUPP for ACLs.
+    pub async fn getxattr(&self, gfid: Gfid, name: Vec<u8>, caller: Caller) -> Result<Vec<u8>> {
+        if is_acl(&name) {
+            return posix(EOPNOTSUPP);
+        }
+        let capability = name == CAPABILITY;
+        let result = self.ask_bytes("getxattr", NamespaceOp::GetXattr { gfid, name }, caller).await;
+        if capability && let Some(inode) = self.shared.table.get(gfid) {
+            inode.with(|state| state.set_no_capability(matches!(result, Err(ClientError::Posix(ENODATA)))));
+        }
+        result
+    }
+
+    /// setxattr; `create` as in [`NamespaceOp::SetXattr`].
+    ///
+    /// # Errors
+    /// EEXIST or ENODATA by `create`; E2BIG; EOPNOTSUPP for ACLs.
+    pub async fn setxattr(
+        &self,
+        gfid: Gfid,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        create: Option<bool>,
+        caller: Caller,
+    ) -> Result<()> {
+        if is_acl(&name) {
+            return posix(EOPNOTSUPP);
+        }
+        if value.len() > XATTR_BYTES_MAX {
+            return posix(E2BIG);
+        }
+        if name == CAPABILITY
+            && let Some(inode) = self.shared.table.get(gfid)
+        {
+            inode.with(|state| state.set_no_capability(false));
+        }
+        self.ask_done(NamespaceOp::SetXattr { gfid, name, value, create }, caller).await
+    }
+
+    /// listxattr: names, each ended by NUL.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn listxattr(&self, gfid: Gfid, caller: Caller) -> Result<Vec<u8>> {
+        self.ask_bytes("listxattr", NamespaceOp::ListXattr { gfid }, caller).await
+    }
+
+    /// removexattr.
+    ///
+    /// # Errors
+    /// ENODATA; EOPNOTSUPP for ACLs.
+    pub async fn removexattr(&self, gfid: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
+        if is_acl(&name) {
+            return posix(EOPNOTSUPP);
+        }
+        self.ask_done(NamespaceOp::RemoveXattr { gfid, name }, caller).await
+    }
+
+    /// statfs.
+    ///
+    /// # Errors
+    /// The monitor's and the service's.
+    pub async fn statfs(&self, caller: Caller) -> Result<FsSize> {
+        let (total_bytes, free_bytes) = self.space().await?;
+        match self.backend.namespace(NamespaceOp::StatFs, caller).await? {
+            Reply::Count(files) => Ok(FsSize { total_bytes, free_bytes, files }),
+            other => Err(unexpected("statfs", &other)),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What happens to files without anyone asking: attributes go to the service every second, cached leases beyond the
+//! bound go back, leases are claimed again after a restart of the service and dropped when the session dies.
+
+use super::inode::{InodeState, RecallStep};
+use super::table::Inode;
+use super::{Backend, LocalFs, own_caller};
+use protocol::namespace::NamespaceOp;
+use std::sync::Arc;
+
+/// Leases reclaimed per request, so that one request stays far below the largest message.
+const RECLAIM_BATCH: usize = 4096;
+
+impl<B: Backend> LocalFs<B> {
+    /// One round.
+    pub(super) async fn sweep(&self) {
+        let mut cached: Vec<(u64, Arc<Inode>)> = Vec::new();
+        for inode in self.shared.table.all() {
+            let (dirty, idle, since) = inode.with(|state| (state.is_dirty(), state.opens() == 0, state.cached_since()));
+            let result = match (dirty, idle) {
+                (_, true) => self.settle(&inode).await,
+                (true, false) => self.flush_attrs(&inode).await,
+                (false, false) => Ok(()),
+            };
+            if let Err(error) = result {
+                // The session is in trouble, and with it every other file: the next round tries again.
+                tracing::debug!(gfid = %inode.gfid(), %error, "cannot flush attributes");
+                return;
+            }
+            if let Some(since) = since {
+                cached.push((since, inode));
+            }
+        }
+        self.evict(cached).await;
+        self.shared.table.sweep();
+    }
+
+    /// Gives back the leases that were closed longest ago, beyond the bound.
+    async fn evict(&self, mut cached: Vec<(u64, Arc<Inode>)>) {
+        let excess = cached.len().saturating_sub(self.shared.options.leases_cached_max);
+        if excess == 0 {
+            return;
+        }
+        cached.sort_unstable_by_key(|(since, _)| *since);
+        cached.truncate(excess);
+        for (_, inode) in cached {
+            let still = inode.change(|state| state.cached_since().is_some().then(|| state.recall(None)));
+            if still == Some(RecallStep::Begin) {
+                self.give_back(&inode, None).await;
+            }
+        }
+    }
+
+    /// The service has restarted: says what this session holds.
+    pub(super) async fn reclaim(&self) {
+        let held: Vec<_> =
+            self.shared.table.all().iter().filter_map(|inode| inode.with(|state| state.held())).collect();
+        for batch in held.chunks(RECLAIM_BATCH) {
+            let op = NamespaceOp::Reclaim { held: batch.to_vec() };
+            if let Err(error) = self.backend.namespace(op, own_caller()).await {
+                tracing::error!(%error, files = batch.len(), "cannot reclaim leases");
+            }
+        }
+    }
+
+    /// The session is dead: nothing is held any more, and nothing cached may be used.
+    pub(super) async fn fenced(&self) {
+        let inodes = self.shared.table.all();
+        for inode in &inodes {
+            inode.change(InodeState::fenced);
+        }
+        for inode in inodes {
+            // Not awaited one by one: a page may stay locked until the new session serves its operation.
+            drop(self.shared.kernel.invalidate(inode.gfid()));
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Two mounts of one modelled cluster, against a plain byte vector.
+
+use super::*;
+use crate::objecter::SizeHint;
+use bytes::Bytes;
+use messenger::sync::block_on;
+
+use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Reply, SetAttr};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// One file of the model: what the service and the shards have.
+struct Stored {
+    attr: Attr,
+    data: Vec<u8>,
+    holders: Vec<(usize, LeaseMode)>,
+    open: Vec<usize>,
+    /// Bytes written and not yet synced, by mount.
+    unstable: Option<usize>,
+}
+
+#[derive(Default)]
+struct World {
+    files: HashMap<Gfid, Stored>,
+    names: HashMap<Vec<u8>, Gfid>,
+    mounts: Vec<Rc<LocalFs<Model>>>,
+    last: u64,
+}
+
+/// The backend of one mount. A conflicting open recalls the lease from the other mount before it is answered.
+#[derive(Clone)]
+struct Model {
+    world: Rc<RefCell<World>>,
+    mount: usize,
+}
+
+impl Model {
+    fn with<R>(&self, gfid: Gfid, f: impl FnOnce(&mut Stored) -> R) -> Result<R> {
+        self.world.borrow_mut().files.get_mut(&gfid).map(f).ok_or(ClientError::Posix(errno::ENOENT))
+    }
+
+    fn writable<R>(&self, file: FileRef, f: impl FnOnce(&mut Stored) -> R) -> Result<R> {
+        self.with(file.gfid, |stored| {
+            assert!(stored.holders.contains(&(self.mount, LeaseMode::Write)), "data written without the lease");
+            stored.unstable = Some(self.mount);
+            f(stored)
+        })
+    }
+
+    /// Attributes are asked for: another mount that writes the file says what only it knows.
+    async fn settle_writer(&self, gfid: Gfid) -> Result<()> {
+        let writer = |stored: &mut Stored| {
+            let other = |(mount, mode): &&(usize, LeaseMode)| *mount != self.mount && *mode == LeaseMode::Write;
+            stored.holders.iter().find(other).map(|(mount, _)| *mount)
+        };
+        if let Some(other) = self.with(gfid, writer)? {
+            let fs = Rc::clone(&self.world.borrow().mounts[other]);
+            Box::pin(fs.recall(gfid, Some(LeaseMode::Read))).await;
+        }
+        Ok(())
+    }
+
+    async fn open(&self, gfid: Gfid, lease: LeaseMode) -> Result<Reply> {
+        let mount = self.mount;
+        let conflicts: Vec<usize> = self.with(gfid, |stored| {
+            let writes = lease == LeaseMode::Write;
+            let clash = |(other, mode): &&(usize, LeaseMode)| *other != mount && (writes || *mode == LeaseMode::Write);
+            stored.holders.iter().filter(clash).map(|(other, _)| *other).collect()
+        })?;
+        for other in conflicts {
+            let keep = (lease == LeaseMode::Read).then_some(LeaseMode::Read);
+            let fs = Rc::clone(&self.world.borrow().mounts[other]);
+            Box::pin(fs.recall(gfid, keep)).await;
+        }
+        self.with(gfid, |stored| {
+            let held = stored.holders.iter().find(|(holder, _)| *holder == mount).map(|(_, mode)| *mode);
+            let lease = held.max(Some(lease)).expect("asked for one");
+            stored.holders.retain(|(holder, _)| *holder != mount);
+            let clash = stored.holders.iter().any(|(_, mode)| lease == LeaseMode::Write || *mode == LeaseMode::Write);
+            assert!(!clash, "a lease was not given back");
+            stored.holders.push((mount, lease));
+            stored.open.push(mount);
+            Reply::Opened { attr: stored.attr, lease }
+        })
+    }
+
+    fn create(&self, name: Vec<u8>, now: Timestamp, pool: PoolId) -> Reply {
+        let mut world = self.world.borrow_mut();
+        world.last += 1;
+        let gfid = Gfid::of_inode(world.last + 1);
+        let attr = Attr {
+            gfid,
+            kind: FileKind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            pool,
+        };
+        let holders = vec![(self.mount, LeaseMode::Write)];
+        world.files.insert(gfid, Stored { attr, data: Vec::new(), holders, open: vec![self.mount], unstable: None });
+        world.names.insert(name, gfid);
+        Reply::Attr(attr)
+    }
+
+    fn set(&self, gfid: Gfid, set: SetAttr, now: Timestamp) -> Result<Reply> {
+        let mount = self.mount;
+        self.with(gfid, |stored| {
+            if let Some(size) = set.size {
+                assert!(stored.holders.contains(&(mount, LeaseMode::Write)), "size set without the lease");
+                stored.attr.size = size;
+            }
+            stored.attr.mtime = set.mtime.unwrap_or(stored.attr.mtime);
+            stored.attr.mode = set.mode.unwrap_or(stored.attr.mode);
+            stored.attr.ctime = set.ctime.unwrap_or(now);
+            Reply::Attr(stored.attr)
+        })
+    }
+
+    fn give_back(&self, gfid: Gfid, keep: Option<LeaseMode>) -> Result<Reply> {
+        let mount = self.mount;
+        self.with(gfid, |stored| {
+            assert_ne!(stored.unstable, Some(mount), "a lease given back with writes that are not stable");
+            let before = stored.holders.iter().find(|(holder, _)| *holder == mount).map(|(_, mode)| *mode);
+            stored.holders.retain(|(holder, _)| *holder != mount);
+            if let Some(kept) = before.min(keep) {
+                stored.holders.push((mount, kept));
+            }
+            if !stored.holders.is_empty() {
+                return Reply::Done;
+            }
+            // As if a writer had died in the middle of a truncation: what lies beyond the size is anything.
+            let size = stored.attr.size as usize;
+            stored.data.resize(size, 0);
+            stored.data.extend([0xee; 3000]);
+            Reply::Done
+        })
+    }
+}
+
+impl Backend for Model {
+    async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
+        match op {
+            NamespaceOp::Open { gfid, lease } => self.open(gfid, lease).await,
+            NamespaceOp::Create { name, .. } if self.world.borrow().names.contains_key(&name) => {
+                errno::posix(errno::EEXIST)
+            }
+            NamespaceOp::Create { name, pool, .. } => Ok(self.create(name, caller.now, pool)),
+            NamespaceOp::Lookup { name, .. } => {
+                let found = self.world.borrow().names.get(&name).copied();
+                let gfid = found.ok_or(ClientError::Posix(errno::ENOENT))?;
+                self.settle_writer(gfid).await?;
+                self.with(gfid, |stored| Reply::Attr(stored.attr))
+            }
+            NamespaceOp::GetAttr { gfid } => {
+                self.settle_writer(gfid).await?;
+                self.with(gfid, |stored| Reply::Attr(stored.attr))
+            }
+            NamespaceOp::SetAttr { gfid, set } => self.set(gfid, set, caller.now),
+            NamespaceOp::ReturnLease { gfid, keep, .. } => self.give_back(gfid, keep),
+            NamespaceOp::Close { gfid } => self.with(gfid, |stored| {
+                stored.open.retain(|mount| *mount != self.mount);
+                Reply::Done
+            }),
+            NamespaceOp::Sync | NamespaceOp::Reclaim { .. } => Ok(Reply::Done),
+            other => panic!("{other:?} is not in the model"),
+        }
+    }
+
+    async fn space(&self) -> Result<(u64, u64)> {
+        Ok((1000, 500))
+    }
+
+    fn pool(&self) -> Result<PoolId> {
+        Ok(PoolId::new(1))
+    }
+
+    async fn sleep(&self, _duration: Duration) {
+        std::future::pending::<()>().await;
+    }
+
+    async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
+        self.with(file.gfid, |stored| {
+            assert!(stored.holders.iter().any(|(holder, _)| *holder == self.mount), "data read without a lease");
+            let byte = |at: usize| stored.data.get(at).copied().unwrap_or(0);
+            (offset as usize..offset as usize + len).map(byte).collect()
+        })
+    }
+
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
+        self.writable(file, |stored| {
+            let beyond = stored.data.iter().skip(usize::try_from(hint.zero_from).unwrap_or(usize::MAX));
+            assert!(beyond.copied().all(|byte| byte == 0), "bytes said to be zero are not");
+            assert!(hint.size_after >= offset + data.len() as u64);
+            let end = offset as usize + data.len();
+            stored.data.resize(stored.data.len().max(end), 0);
+            stored.data[offset as usize..end].copy_from_slice(&data);
+        })
+    }
+
+    async fn punch(&self, file: FileRef, range: Range<u64>, _hint: SizeHint) -> Result<()> {
+        self.writable(file, |stored| {
+            let end = (range.end as usize).min(stored.data.len());
+            let start = (range.start as usize).min(end);
+            stored.data[start..end].fill(0);
+        })
+    }
+
+    async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<()> {
+        self.writable(file, |stored| {
+            // Only what the caller says was data is cut.
+            let end = (old_size as usize).min(stored.data.len());
+            let start = (new_size as usize).min(end);
+            stored.data[start..end].fill(0);
+        })
+    }
+
+    async fn sync(&self, file: FileRef) -> Result<()> {
+        self.with(file.gfid, |stored| {
+            stored.unstable = stored.unstable.filter(|mount| *mount != self.mount);
+        })
+    }
+
+    async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.with(file.gfid, |stored| {
+            let data = |at: &u64| stored.data.get(*at as usize).is_some_and(|byte| *byte != 0);
+            range.clone().filter(data).map(|at| at..at + 1).collect()
+        })
+    }
+}
+
+fn mounts(count: usize) -> Vec<Rc<LocalFs<Model>>> {
+    let world = Rc::new(RefCell::new(World::default()));
+    let make = |mount| {
+        let options = FsOptions { leases_cached_max: 1, ..FsOptions::default() };
+        let shared = Arc::new(Shared::new(options, Arc::new(NoKernelCache)));
+        let backend = Model { world: Rc::clone(&world), mount };
+        Rc::new(LocalFs { shared, backend })
+    };
+    let mounts: Vec<_> = (0..count).map(make).collect();
+    world.borrow_mut().mounts.clone_from(&mounts);
+    mounts
+}
+
+fn at(secs: i64) -> Caller {
+    Caller { uid: 0, gid: 0, now: Timestamp { secs, nanos: 0 } }
+}
+
+fn create(fs: &LocalFs<Model>, name: &str) -> Gfid {
+    let mode = CreateMode { exclusive: true, truncate: false, write: true };
+    let made = block_on(fs.create(Gfid::ROOT, name.as_bytes().to_vec(), 0o644, mode, at(1)));
+    made.expect("a new name").0.gfid
+}
+
+fn truncate(size: u64) -> SetAttr {
+    SetAttr { size: Some(size), ..SetAttr::default() }
+}
+
+/// One random operation on the file and on the oracle.
+async fn step(fs: &LocalFs<Model>, gfid: Gfid, oracle: &mut Vec<u8>, rng: &mut fastrand::Rng, now: i64) {
+    let (offset, len) = (rng.usize(0..5000), rng.usize(1..1500));
+    let end = offset + len;
+    match rng.u8(0..10) {
+        0..=2 => {
+            let data = vec![rng.u8(1..0xee); len];
+            fs.write(gfid, offset as u64, Bytes::from(data.clone()), false, at(now)).await.expect("write");
+            oracle.resize(oracle.len().max(end), 0);
+            oracle[offset..end].copy_from_slice(&data);
+        }
+        3 => {
+            // As a kernel that last saw an older size.
+            let known = oracle.len() as u64;
+            fs.write(gfid, known, Bytes::from(vec![9; len]), true, at(now)).await.expect("append");
+            oracle.extend(std::iter::repeat_n(9, len));
+        }
+        4 => {
+            let attr = fs.setattr(gfid, truncate(offset as u64), at(now)).await.expect("truncate");
+            oracle.resize(offset, 0);
+            assert_eq!((attr.size, attr.mtime.secs), (offset as u64, now));
+        }
+        5 => {
+            let modes = [AllocateMode::Allocate, AllocateMode::Punch, AllocateMode::Zero, AllocateMode::ZeroKeepSize];
+            let mode = modes[rng.usize(0..modes.len())];
+            fs.allocate(gfid, offset as u64, len as u64, mode, at(now)).await.expect("allocate");
+            if matches!(mode, AllocateMode::Allocate | AllocateMode::Zero) {
+                oracle.resize(oracle.len().max(end), 0);
+            }
+            let inside = offset.min(oracle.len())..end.min(oracle.len());
+            if mode != AllocateMode::Allocate {
+                oracle[inside].fill(0);
+            }
+        }
+        6 => fs.fsync(gfid, rng.bool(), at(now)).await.expect("fsync"),
+        7 => {
+            fs.release(gfid).await.expect("release");
+            fs.sweep().await;
+            fs.open(gfid, rng.bool(), at(now)).await.expect("open");
+        }
+        8 => {
+            let found = fs.seek(gfid, offset as u64, SeekTo::Data, at(now)).await.ok();
+            let expected = oracle.iter().skip(offset).position(|byte| *byte != 0).map(|at| (at + offset) as u64);
+            assert_eq!(found, expected);
+        }
+        _ => fs.sweep().await,
+    }
+    let attr = fs.getattr(gfid, at(now)).await.expect("getattr");
+    assert_eq!(attr.size, oracle.len() as u64);
+    let read = fs.read(gfid, 0, 1 << 16, at(now)).await.expect("read");
+    assert!(read == oracle[..], "content differs from the oracle");
+}
+
+#[test]
+fn two_mounts_see_one_file() {
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mounts = mounts(2);
+        let gfid = create(&mounts[0], "file");
+        let mut oracle = Vec::new();
+        block_on(async {
+            mounts[1].open(gfid, false, at(1)).await.expect("open");
+            for now in 2..60 {
+                let fs = &mounts[rng.usize(0..2)];
+                step(fs, gfid, &mut oracle, &mut rng, now).await;
+            }
+            for fs in &mounts {
+                fs.sync_everything().await.expect("sync");
+            }
+        });
+        let world = Rc::clone(&mounts[0].backend.world);
+        let world = world.borrow();
+        let stored = &world.files[&gfid];
+        assert_eq!(stored.attr.size, oracle.len() as u64, "seed {seed}: the service knows the size");
+        assert_eq!(stored.unstable, None, "seed {seed}: everything is stable");
+    }
+}
+
+#[test]
+fn a_close_tells_the_service_and_keeps_the_lease() {
+    let mounts = mounts(1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let gfid = create(fs, "file");
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"hello"), false, at(5)).await.expect("write");
+        assert_eq!(world.borrow().files[&gfid].attr.size, 0, "not yet");
+        fs.flush(gfid).await.expect("flush");
+        assert_eq!(world.borrow().files[&gfid].attr.size, 5);
+        assert_eq!(world.borrow().files[&gfid].attr.mtime.secs, 5);
+        fs.release(gfid).await.expect("release");
+    });
+    let held = (world.borrow().files[&gfid].holders.clone(), world.borrow().files[&gfid].open.clone());
+    assert_eq!(held, (vec![(0, LeaseMode::Write)], vec![]));
+    let cached = block_on(fs.open(gfid, false, at(6))).expect("open");
+    assert!(cached, "the lease was held throughout, so the kernel's pages are right");
+}
+
+#[test]
+fn cached_leases_are_bounded() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let files: Vec<Gfid> = (0..5).map(|number| create(fs, &number.to_string())).collect();
+    block_on(async {
+        for gfid in &files {
+            fs.release(*gfid).await.expect("release");
+        }
+        fs.sweep().await;
+    });
+    let world = fs.backend.world.borrow();
+    let held: Vec<bool> = files.iter().map(|gfid| !world.files[gfid].holders.is_empty()).collect();
+    assert_eq!(held, [false, false, false, false, true], "the last one closed stays");
+}
+
+#[test]
+fn a_name_made_elsewhere_meanwhile_is_opened() {
+    let mounts = mounts(2);
+    let gfid = create(&mounts[0], "file");
+    block_on(async {
+        mounts[0].write(gfid, 0, Bytes::from_static(b"data"), false, at(2)).await.expect("write");
+        let mode = CreateMode { exclusive: false, truncate: true, write: true };
+        let (attr, cached) = mounts[1].create(Gfid::ROOT, b"file".to_vec(), 0o644, mode, at(3)).await.expect("opened");
+        assert_eq!((attr.gfid, attr.size, cached), (gfid, 0, false));
+        let exclusive = CreateMode { exclusive: true, ..mode };
+        let refused = mounts[1].create(Gfid::ROOT, b"file".to_vec(), 0o644, exclusive, at(3)).await;
+        assert_eq!(refused.expect_err("exists").errno(), errno::EEXIST);
+    });
+}
+
+#[test]
+fn times_set_by_the_user_stay_until_the_next_write() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(50)).await.expect("write");
+        let set = SetAttr { mtime: Some(Timestamp { secs: 3, nanos: 7 }), ..SetAttr::default() };
+        let attr = fs.setattr(gfid, set, at(51)).await.expect("utimes");
+        assert_eq!((attr.mtime.secs, attr.ctime.secs, attr.size), (3, 51, 1));
+        fs.sweep().await;
+        assert_eq!(fs.getattr(gfid, at(52)).await.expect("getattr").mtime.secs, 3);
+        fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(60)).await.expect("write");
+        assert_eq!(fs.getattr(gfid, at(61)).await.expect("getattr").mtime.secs, 60);
+    });
+}
+
+#[test]
+fn a_dead_session_is_reported_once_and_files_go_on() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(2)).await.expect("write");
+        fs.fenced().await;
+        fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
+        assert_eq!(fs.fsync(gfid, false, at(3)).await.expect_err("lost").errno(), errno::EIO);
+        fs.fsync(gfid, false, at(3)).await.expect("said once");
+        fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(4)).await.expect("a new lease");
+        assert_eq!(fs.getattr(gfid, at(5)).await.expect("getattr").size, 1);
+    });
+}

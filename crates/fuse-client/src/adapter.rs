@@ -1,0 +1,406 @@
+//! FUSE requests as calls of [`client::fs`].
+//!
+//! Contract: a reader thread copies what it must out of the request's buffer and hands the operation to the worker that is
+//! nearest to the file; the worker replies. An operation that is dropped, at its deadline or with the client, drops its
+//! reply, which `fuser` then answers with EIO: no request stays unanswered.
+
+mod content;
+mod names;
+
+use crate::convert::{errno, file_attr, gfid};
+use crate::options::MountSettings;
+use client::ClientError;
+use client::fs::{FileSystem, LocalFs};
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
+};
+use protocol::Gfid;
+use protocol::namespace::Attr;
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// Inode numbers are never reused, so one generation is enough.
+const GENERATION: Generation = Generation(0);
+/// Requests that the kernel sends without waiting (read-ahead, asynchronous direct I/O) at once. The default of 16
+/// keeps a striped store idle.
+const MAX_BACKGROUND: u16 = 128;
+
+/// What of the settings the requests need.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterOptions {
+    attr_ttl: Duration,
+    entry_ttl: Duration,
+    max_request_bytes: u32,
+    read_ahead_kib: u32,
+}
+
+impl AdapterOptions {
+    /// Those of a mount.
+    pub fn of(settings: &MountSettings) -> Self {
+        Self {
+            attr_ttl: settings.attr_timeout,
+            entry_ttl: settings.entry_timeout,
+            max_request_bytes: settings.max_request_bytes,
+            read_ahead_kib: settings.read_ahead_kib,
+        }
+    }
+}
+
+/// Serves one mount.
+pub struct Adapter {
+    fs: FileSystem,
+    options: AdapterOptions,
+    /// The kernel allows mmap of files that bypass its cache.
+    direct_mmap: bool,
+}
+
+impl Adapter {
+    /// For a file system that is started.
+    pub fn new(fs: FileSystem, options: AdapterOptions) -> Self {
+        Self { fs, options, direct_mmap: false }
+    }
+
+    /// Starts an operation near a file.
+    fn run<F, Fut>(&self, what: &'static str, place: Gfid, offset: u64, operation: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        tracing::trace!(%place, offset, "{what}");
+        self.fs.spawn(place, offset, operation);
+    }
+
+    /// Starts an operation whose answer is success or an error.
+    fn run_empty<F, Fut>(&self, what: &'static str, place: Gfid, reply: ReplyEmpty, operation: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), ClientError>> + 'static,
+    {
+        self.run(what, place, 0, move |fs| async move {
+            match operation(fs).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    /// Starts an operation whose answer is a name's file.
+    fn run_entry<F, Fut>(&self, what: &'static str, place: Gfid, reply: ReplyEntry, operation: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Attr, ClientError>> + 'static,
+    {
+        let options = self.options;
+        self.run(what, place, 0, move |fs| async move {
+            match operation(fs).await {
+                Ok(attr) => {
+                    reply.entry_with_ttls(&options.attr_ttl, &options.entry_ttl, &file_attr(&attr), GENERATION);
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    /// Starts an operation whose answer is bytes that the caller may have asked only the number of.
+    fn run_xattr<F, Fut>(&self, what: &'static str, place: Gfid, size: u32, reply: ReplyXattr, operation: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Vec<u8>, ClientError>> + 'static,
+    {
+        self.run(what, place, 0, move |fs| async move {
+            match operation(fs).await {
+                Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+                Ok(bytes) if bytes.len() <= size as usize => reply.data(&bytes),
+                Ok(_) => reply.error(Errno::ERANGE),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+}
+
+/// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
+/// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), WRITEBACK_CACHE, and locks, which stay the
+/// kernel's: flock and fcntl locks hold within one mount.
+const CAPABILITIES: [InitFlags; 9] = [
+    InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_BIG_WRITES,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+];
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for capability in CAPABILITIES {
+            if let Err(missing) = config.add_capabilities(capability) {
+                tracing::debug!(?missing, "the kernel lacks a capability");
+            }
+        }
+        self.direct_mmap = config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        let refused = |nearest| io::Error::other(format!("the kernel takes {nearest} at most"));
+        // The kernel clamps the read-ahead; what exceeds it is set after the mount, by root.
+        let read_ahead = self.options.read_ahead_kib.saturating_mul(1024).max(4096);
+        config.set_max_readahead(read_ahead).or_else(|nearest| config.set_max_readahead(nearest)).map_err(refused)?;
+        config.set_max_write(self.options.max_request_bytes).map_err(refused)?;
+        config.set_max_background(MAX_BACKGROUND).map_err(|nearest| refused(nearest.into()))?;
+        config.set_congestion_threshold(MAX_BACKGROUND).map_err(|nearest| refused(nearest.into()))?;
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.do_lookup(req, gfid(parent), name, reply);
+    }
+
+    /// Files are found by their number: there is no table to remove them from.
+    fn forget(&self, _req: &Request, _ino: INodeNo, _nlookup: u64) {}
+
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.do_getattr(req, gfid(ino), reply);
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let owner = names::Owner { mode, uid, gid };
+        self.do_setattr(req, gfid(ino), owner, size, (atime, mtime), reply);
+    }
+
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.do_readlink(req, gfid(ino), reply);
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.do_mknod(req, gfid(parent), name, mode, rdev, reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.do_mkdir(req, gfid(parent), name, mode, reply);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.do_unlink(req, gfid(parent), name, reply);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.do_rmdir(req, gfid(parent), name, reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        self.do_symlink(req, gfid(parent), link_name, target, reply);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.do_rename(req, (gfid(parent), name), (gfid(newparent), newname), flags, reply);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.do_link(req, gfid(ino), gfid(newparent), newname, reply);
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.do_open(req, gfid(ino), flags, reply);
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.do_read(req, gfid(ino), offset, size, reply);
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // A page written back is at its place already, however the file was opened.
+        let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        self.do_write(req, gfid(ino), offset, data, append, reply);
+    }
+
+    fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let file = gfid(ino);
+        self.run_empty("flush", file, reply, move |fs| async move { fs.flush(file).await });
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let file = gfid(ino);
+        self.run_empty("release", file, reply, move |fs| async move { fs.release(file).await });
+    }
+
+    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let (file, caller) = (gfid(ino), crate::convert::caller(req));
+        self.run_empty("fsync", file, reply, move |fs| async move { fs.fsync(file, datasync, caller).await });
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.do_opendir(gfid(ino), reply);
+    }
+
+    fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.do_readdir(req, gfid(ino), fh, offset, reply);
+    }
+
+    fn readdirplus(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        self.do_readdirplus(req, gfid(ino), fh, offset, reply);
+    }
+
+    fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.run_empty("releasedir", gfid(ino), reply, move |fs| async move {
+            fs.closedir(fh.0);
+            Ok(())
+        });
+    }
+
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let caller = crate::convert::caller(req);
+        self.run_empty("fsyncdir", gfid(ino), reply, move |fs| async move { fs.sync_names(caller).await });
+    }
+
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.do_statfs(req, gfid(ino), reply);
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.do_setxattr(req, gfid(ino), name, value, flags, reply);
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.do_getxattr(req, gfid(ino), name, size, reply);
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let (file, caller) = (gfid(ino), crate::convert::caller(req));
+        self.run_xattr("listxattr", file, size, reply, move |fs| async move { fs.listxattr(file, caller).await });
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.do_removexattr(req, gfid(ino), name, reply);
+    }
+
+    /// Never called under `default_permissions`; the kernel has decided.
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.do_create(req, gfid(parent), name, mode, OpenFlags(flags), reply);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.do_fallocate(req, gfid(ino), offset, length, mode, reply);
+    }
+
+    fn lseek(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.do_lseek(req, gfid(ino), offset, whence, reply);
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.do_copy(req, (gfid(ino_in), offset_in), (gfid(ino_out), offset_out), len, reply);
+    }
+}

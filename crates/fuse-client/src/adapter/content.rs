@@ -1,0 +1,150 @@
+//! Requests about the content of files.
+
+use super::{Adapter, GENERATION};
+use crate::convert::{allocate_mode, caller, errno, file_attr};
+use bytes::Bytes;
+use client::fs::{CreateMode, SeekTo};
+use fuser::{
+    Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
+    ReplyWrite, Request,
+};
+use protocol::Gfid;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Bytes of one copy_file_range request: far from its deadline on a slow cluster. Callers go on where it ends.
+const COPY_BYTES_MAX: u64 = 16 << 20;
+/// Handles carry no state of their own: everything is kept by file.
+const NO_HANDLE: FileHandle = FileHandle(0);
+
+fn writes(flags: OpenFlags) -> bool {
+    flags.acc_mode() != OpenAccMode::O_RDONLY
+}
+
+impl Adapter {
+    /// How the kernel shall treat a handle: keep its pages if they are right, and for O_DIRECT bypass them altogether,
+    /// which lets writes of one file run in parallel.
+    fn open_flags(&self, flags: OpenFlags, cached: bool) -> FopenFlags {
+        let mut answer = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        if cached {
+            answer |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        if self.direct_mmap && flags.0 & libc::O_DIRECT != 0 {
+            answer |= FopenFlags::FOPEN_DIRECT_IO;
+        }
+        answer
+    }
+
+    pub(super) fn do_open(&self, req: &Request, file: Gfid, flags: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(req);
+        let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
+        self.run("open", file, 0, move |fs| async move {
+            match fs.open(file, writes(flags), caller).await {
+                Ok(cached) => reply.opened(NO_HANDLE, answers[usize::from(cached)]),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_create(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        name: &OsStr,
+        mode: u32,
+        flags: OpenFlags,
+        reply: ReplyCreate,
+    ) {
+        let (caller, name) = (caller(req), name.as_bytes().to_vec());
+        let how = CreateMode {
+            exclusive: flags.0 & libc::O_EXCL != 0,
+            truncate: flags.0 & libc::O_TRUNC != 0,
+            write: writes(flags),
+        };
+        let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
+        // One time to live for both: the shorter.
+        let ttl = self.options.attr_ttl.min(self.options.entry_ttl);
+        self.run("create", parent, 0, move |fs| async move {
+            match fs.create(parent, name, mode & 0o7777, how, caller).await {
+                Ok((attr, cached)) => {
+                    let flags = answers[usize::from(cached)];
+                    reply.created(&ttl, &file_attr(&attr), GENERATION, NO_HANDLE, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_read(&self, req: &Request, file: Gfid, offset: u64, size: u32, reply: ReplyData) {
+        let caller = caller(req);
+        self.run("read", file, offset, move |fs| async move {
+            match fs.read(file, offset, size as usize, caller).await {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_write(
+        &self,
+        req: &Request,
+        file: Gfid,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+        reply: ReplyWrite,
+    ) {
+        // The one copy: the reader's buffer is used for the next request as soon as this returns.
+        let (caller, data) = (caller(req), Bytes::copy_from_slice(data));
+        self.run("write", file, offset, move |fs| async move {
+            let len = data.len() as u32;
+            match fs.write(file, offset, data, append, caller).await {
+                Ok(()) => reply.written(len),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_fallocate(
+        &self,
+        req: &Request,
+        file: Gfid,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        let caller = caller(req);
+        self.run_empty("fallocate", file, reply, move |fs| async move {
+            fs.allocate(file, offset, length, mode, caller).await
+        });
+    }
+
+    pub(super) fn do_lseek(&self, req: &Request, file: Gfid, offset: i64, whence: i32, reply: ReplyLseek) {
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            // The kernel does the others itself.
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let caller = caller(req);
+        self.run("lseek", file, offset, move |fs| async move {
+            match fs.seek(file, offset, to, caller).await {
+                Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_copy(&self, req: &Request, from: (Gfid, u64), to: (Gfid, u64), len: u64, reply: ReplyWrite) {
+        let caller = caller(req);
+        self.run("copy_file_range", to.0, to.1, move |fs| async move {
+            match fs.copy(from, to, len.min(COPY_BYTES_MAX), caller).await {
+                Ok(copied) => reply.written(copied as u32),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+}

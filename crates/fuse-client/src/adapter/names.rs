@@ -1,0 +1,245 @@
+//! Requests about names, attributes and directories.
+
+use super::{Adapter, GENERATION};
+use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now};
+use fuser::{
+    Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
+};
+use protocol::Gfid;
+use protocol::namespace::{FileKind, NAME_BYTES_MAX, SetAttr};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Permission bits with suid, sgid and sticky.
+const MODE_BITS: u32 = 0o7777;
+/// Entries per reply at most: more than fit into the kernel's buffer of 128 KiB with attributes.
+const ENTRIES_MAX: usize = 1024;
+/// Unit of statfs in bytes.
+const STATFS_BLOCK: u32 = 4096;
+/// Inodes that can still be made, for programs that look: there is no limit but the disk's.
+const FILES_FREE: u64 = 1 << 32;
+
+/// What chmod and chown change.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    /// New permission bits.
+    pub mode: Option<u32>,
+    /// New user.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+}
+
+fn bytes(name: &OsStr) -> Vec<u8> {
+    name.as_bytes().to_vec()
+}
+
+impl Adapter {
+    pub(super) fn do_lookup(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_entry("lookup", parent, reply, move |fs| async move { fs.lookup(parent, name, caller).await });
+    }
+
+    pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
+        let (caller, ttl) = (caller(req), self.options.attr_ttl);
+        self.run("getattr", file, 0, move |fs| async move {
+            match fs.getattr(file, caller).await {
+                Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_setattr(
+        &self,
+        req: &Request,
+        file: Gfid,
+        owner: Owner,
+        size: Option<u64>,
+        (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
+        reply: ReplyAttr,
+    ) {
+        let (caller, ttl) = (caller(req), self.options.attr_ttl);
+        let set = SetAttr {
+            mode: owner.mode.map(|mode| mode & MODE_BITS),
+            uid: owner.uid,
+            gid: owner.gid,
+            size,
+            atime: atime.map(|time| time_or_now(time, caller.now)),
+            mtime: mtime.map(|time| time_or_now(time, caller.now)),
+            ctime: None,
+        };
+        self.run("setattr", file, 0, move |fs| async move {
+            match fs.setattr(file, set, caller).await {
+                Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_readlink(&self, req: &Request, file: Gfid, reply: ReplyData) {
+        let caller = caller(req);
+        self.run("readlink", file, 0, move |fs| async move {
+            match fs.readlink(file, caller).await {
+                Ok(target) => reply.data(&target),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
+        let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_entry("mknod", parent, reply, move |fs| async move {
+            fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await
+        });
+    }
+
+    pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_entry("mkdir", parent, reply, move |fs| async move {
+            fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await
+        });
+    }
+
+    pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
+        self.run_entry(
+            "symlink",
+            parent,
+            reply,
+            move |fs| async move { fs.symlink(parent, name, target, caller).await },
+        );
+    }
+
+    pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_entry("link", parent, reply, move |fs| async move { fs.link(file, parent, name, caller).await });
+    }
+
+    pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_empty("unlink", parent, reply, move |fs| async move { fs.unlink(parent, name, caller).await });
+    }
+
+    pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_empty("rmdir", parent, reply, move |fs| async move { fs.rmdir(parent, name, caller).await });
+    }
+
+    pub(super) fn do_rename(
+        &self,
+        req: &Request,
+        from: (Gfid, &OsStr),
+        to: (Gfid, &OsStr),
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
+        let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
+        self.run_empty("rename", from.0, reply, move |fs| async move { fs.rename(from, to, mode, caller).await });
+    }
+
+    pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
+        self.run("opendir", dir, 0, move |fs| async move {
+            reply.opened(FileHandle(fs.opendir(dir)), FopenFlags::empty());
+        });
+    }
+
+    pub(super) fn do_readdir(&self, req: &Request, dir: Gfid, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let caller = caller(req);
+        self.run("readdir", dir, 0, move |fs| async move {
+            let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
+                Ok(page) => page,
+                Err(error) => return reply.error(errno(&error)),
+            };
+            for item in page {
+                let ino = INodeNo(item.attr.gfid.unique());
+                if reply.add(ino, item.next, file_type(item.attr.kind), OsStr::from_bytes(&item.name)) {
+                    break;
+                }
+            }
+            reply.ok();
+        });
+    }
+
+    pub(super) fn do_readdirplus(
+        &self,
+        req: &Request,
+        dir: Gfid,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let caller = caller(req);
+        // One time to live for both: the shorter.
+        let ttl = self.options.attr_ttl.min(self.options.entry_ttl);
+        self.run("readdirplus", dir, 0, move |fs| async move {
+            let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
+                Ok(page) => page,
+                Err(error) => return reply.error(errno(&error)),
+            };
+            for item in page {
+                let attr = file_attr(&item.attr);
+                let ttl = if item.written_elsewhere { Duration::ZERO } else { ttl };
+                if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
+                    break;
+                }
+            }
+            reply.ok();
+        });
+    }
+
+    pub(super) fn do_statfs(&self, req: &Request, file: Gfid, reply: ReplyStatfs) {
+        let caller = caller(req);
+        self.run("statfs", file, 0, move |fs| async move {
+            match fs.statfs(caller).await {
+                Ok(size) => {
+                    let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
+                    let (total, free) = (blocks(size.total_bytes), blocks(size.free_bytes));
+                    let files = size.files.saturating_add(FILES_FREE);
+                    let name_max = NAME_BYTES_MAX as u32;
+                    reply.statfs(total, free, free, files, FILES_FREE, STATFS_BLOCK, name_max, STATFS_BLOCK);
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    pub(super) fn do_setxattr(
+        &self,
+        req: &Request,
+        file: Gfid,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        reply: ReplyEmpty,
+    ) {
+        let create = match flags & (libc::XATTR_CREATE | libc::XATTR_REPLACE) {
+            0 => None,
+            libc::XATTR_CREATE => Some(true),
+            libc::XATTR_REPLACE => Some(false),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (caller, name, value) = (caller(req), bytes(name), value.to_vec());
+        self.run_empty("setxattr", file, reply, move |fs| async move {
+            fs.setxattr(file, name, value, create, caller).await
+        });
+    }
+
+    pub(super) fn do_getxattr(&self, req: &Request, file: Gfid, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if self.fs.lacks_xattr(file, name.as_bytes()) {
+            return reply.error(Errno::ENODATA);
+        }
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_xattr("getxattr", file, size, reply, move |fs| async move { fs.getxattr(file, name, caller).await });
+    }
+
+    pub(super) fn do_removexattr(&self, req: &Request, file: Gfid, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(req), bytes(name));
+        self.run_empty("removexattr", file, reply, move |fs| async move { fs.removexattr(file, name, caller).await });
+    }
+}

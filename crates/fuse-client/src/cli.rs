@@ -1,0 +1,282 @@
+//! The command line, in its own form and in that of a mount(8) helper.
+
+use crate::error::MountError;
+use crate::options::MountSettings;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Under this name the program is the helper of `mount -t fuse.trefoil`.
+pub const HELPER: &str = "mount.fuse.trefoil";
+
+/// What to do.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Mount, in the foreground or not.
+    Mount(Box<MountSettings>),
+    /// Unmount.
+    Unmount {
+        /// Where.
+        dir: PathBuf,
+        /// At once, even if it is in use.
+        lazy: bool,
+    },
+    /// Make the link for mount(8).
+    InstallHelper {
+        /// In which directory.
+        dir: PathBuf,
+    },
+}
+
+/// Mounts a Trefoil cluster as a POSIX file system.
+#[derive(Parser)]
+#[command(name = "fuse-client", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Mounts a cluster on a directory
+    Mount(Box<MountArgs>),
+    /// Unmounts a directory, also one whose client has died
+    Umount {
+        /// Where it is mounted
+        dir: PathBuf,
+        /// Detach it at once, even if it is in use
+        #[arg(short, long)]
+        lazy: bool,
+    },
+    /// Links /sbin/mount.fuse.trefoil to this program, so that fstab and `mount -t fuse.trefoil` work
+    InstallHelper {
+        /// Directory of the link
+        #[arg(long, default_value = "/sbin")]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct MountArgs {
+    /// The monitor's address, host:port
+    address: String,
+    /// The directory to mount on
+    dir: PathBuf,
+    /// Return once it is mounted, and go on in the background
+    #[arg(short, long)]
+    daemon: bool,
+    /// Threads that read requests from the kernel [default: 2, or 1 on one CPU]
+    #[arg(long, env = "TREFOIL_FUSE_THREADS")]
+    threads: Option<String>,
+    /// Seconds for which the kernel may use attributes without asking [default: 1]
+    #[arg(long, env = "TREFOIL_ATTR_TIMEOUT")]
+    attr_timeout: Option<String>,
+    /// Seconds for which the kernel may use names without asking [default: 1]
+    #[arg(long, env = "TREFOIL_ENTRY_TIMEOUT")]
+    entry_timeout: Option<String>,
+    /// Longest read or write request in bytes, 4096 to 1048576 [default: 1048576]
+    #[arg(long, env = "TREFOIL_MAX_REQUEST_BYTES")]
+    max_request_bytes: Option<String>,
+    /// The kernel's read-ahead in KiB [default: 1024]
+    #[arg(long, env = "TREFOIL_READ_AHEAD_KIB")]
+    read_ahead_kib: Option<String>,
+    /// Which shards answer reads: systematic, round-robin, hash, fastest [default: systematic]
+    #[arg(long, env = "TREFOIL_READ_POLICY")]
+    read_policy: Option<String>,
+    /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default: 30]
+    #[arg(long, env = "TREFOIL_TIMEOUT")]
+    timeout: Option<String>,
+    /// Where to log instead of standard error
+    #[arg(long)]
+    log_file: Option<PathBuf>,
+    /// Log every operation (slow)
+    #[arg(long)]
+    trace: bool,
+    /// Options as in fstab: ro, nodev, nosuid, noexec, noatime, sync, dirsync, [no]allow_other (root's default:
+    /// allow_other), and every flag above with `_` for `-`, such as read_policy=fastest
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+}
+
+/// Understands the command line.
+///
+/// # Errors
+/// Help, version, or what is wrong, to be printed with `exit`.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, clap::Error> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let name = args.first().map(Path::new).and_then(Path::file_name);
+    if name == Some(OsStr::new(HELPER)) {
+        return parse_helper(&args[1..]).map_err(|text| Cli::command().error(ErrorKind::InvalidValue, text));
+    }
+    match Cli::try_parse_from(args)?.command {
+        Command::Mount(args) => {
+            let action = settings(*args).map_err(|text| Cli::command().error(ErrorKind::InvalidValue, text))?;
+            Ok(Action::Mount(Box::new(action)))
+        }
+        Command::Umount { dir, lazy } => Ok(Action::Unmount { dir, lazy }),
+        Command::InstallHelper { dir } => Ok(Action::InstallHelper { dir }),
+    }
+}
+
+fn settings(args: MountArgs) -> Result<MountSettings, String> {
+    let mut settings = MountSettings::new(args.address, args.dir);
+    for list in &args.options {
+        settings.apply(list)?;
+    }
+    // Flags are applied after -o: they are typed by hand, and what is typed last counts.
+    let flags = [
+        ("threads", args.threads),
+        ("attr_timeout", args.attr_timeout),
+        ("entry_timeout", args.entry_timeout),
+        ("max_request_bytes", args.max_request_bytes),
+        ("read_ahead_kib", args.read_ahead_kib),
+        ("read_policy", args.read_policy),
+        ("timeout", args.timeout),
+    ];
+    for (name, value) in flags {
+        if let Some(value) = value {
+            settings.apply(&format!("{name}={value}"))?;
+        }
+    }
+    settings.daemon = args.daemon;
+    settings.log_file = args.log_file.or(settings.log_file);
+    settings.trace |= args.trace;
+    Ok(settings)
+}
+
+/// `mount.fuse.trefoil SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]`, as mount(8) calls it.
+fn parse_helper(args: &[OsString]) -> Result<Action, String> {
+    let mut places: Vec<&OsString> = Vec::new();
+    let mut lists: Vec<String> = Vec::new();
+    let mut fake = false;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("-o") => {
+                let list = args.next().ok_or("-o needs a list of options")?;
+                lists.push(list.to_str().ok_or("mount options must be UTF-8")?.to_owned());
+            }
+            Some("-t" | "-N") => {
+                args.next();
+            }
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                if let Some(unknown) = flags[1..].chars().find(|flag| !"sfnvrw".contains(*flag)) {
+                    return Err(format!("unknown flag -{unknown}: this is the helper of `mount -t fuse.trefoil`"));
+                }
+                fake |= flags.contains('f');
+                if flags.contains('r') {
+                    lists.push("ro".to_owned());
+                }
+            }
+            _ => places.push(arg),
+        }
+    }
+    let [address, dir] = places[..] else {
+        return Err(format!("usage: {HELPER} ADDRESS DIR [-sfnv] [-o OPTIONS]"));
+    };
+    let address = address.to_str().ok_or("the address must be UTF-8")?;
+    let mut settings = MountSettings::new(address.to_owned(), PathBuf::from(dir));
+    for list in &lists {
+        settings.apply(list)?;
+    }
+    settings.daemon = true;
+    if fake {
+        return Err("-f only pretends to mount, which mount(8) does without its helper".to_owned());
+    }
+    Ok(Action::Mount(Box::new(settings)))
+}
+
+/// The arguments with which the background process is started.
+pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec!["mount".into()];
+    let kernel = settings.kernel;
+    let flags = [
+        (kernel.read_only, "ro"),
+        (kernel.nodev, "nodev"),
+        (kernel.nosuid, "nosuid"),
+        (kernel.noexec, "noexec"),
+        (kernel.sync, "sync"),
+        (kernel.dirsync, "dirsync"),
+        (kernel.noatime, "noatime"),
+        (kernel.allow_other == Some(true), "allow_other"),
+        (kernel.allow_other == Some(false), "noallow_other"),
+        (settings.trace, "trace"),
+    ];
+    let mut list: Vec<String> = flags.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect();
+    list.push(format!("threads={}", settings.threads));
+    list.push(format!("attr_timeout={}", settings.attr_timeout.as_secs_f64()));
+    list.push(format!("entry_timeout={}", settings.entry_timeout.as_secs_f64()));
+    list.push(format!("max_request_bytes={}", settings.max_request_bytes));
+    list.push(format!("read_ahead_kib={}", settings.read_ahead_kib));
+    list.push(format!("read_policy={}", settings.read_policy));
+    list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
+    args.extend(["-o".into(), list.join(",").into()]);
+    if let Some(log) = &settings.log_file {
+        args.extend(["--log-file".into(), log.into()]);
+    }
+    args.extend(["--".into(), (&settings.address).into(), (&settings.dir).into()]);
+    args
+}
+
+/// Makes `DIR/mount.fuse.trefoil` a link to this program, replacing an older link.
+///
+/// # Errors
+/// [`MountError::Install`].
+pub fn install_helper(dir: &Path) -> Result<(), MountError> {
+    let path = dir.join(HELPER);
+    let failed = |source| MountError::Install { path: path.clone(), source };
+    let program = std::env::current_exe().and_then(|exe| exe.canonicalize()).map_err(failed)?;
+    if path.symlink_metadata().is_ok_and(|found| found.file_type().is_symlink()) {
+        std::fs::remove_file(&path).map_err(failed)?;
+    }
+    symlink(&program, &path).map_err(failed)?;
+    println!("{} -> {}", path.display(), program.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mounted(args: &[&str]) -> MountSettings {
+        match parse(args.iter().map(OsString::from)) {
+            Ok(Action::Mount(settings)) => *settings,
+            other => panic!("{other:?} is no mount"),
+        }
+    }
+
+    #[test]
+    fn the_helper_understands_what_mount_passes() {
+        let args =
+            ["/sbin/mount.fuse.trefoil", "host:6789", "/mnt", "-v", "-o", "rw,_netdev,nodev", "-t", "fuse.trefoil"];
+        let settings = mounted(&args);
+        assert_eq!((settings.address.as_str(), settings.dir.as_path()), ("host:6789", Path::new("/mnt")));
+        assert!(settings.daemon && settings.kernel.nodev);
+        assert!(parse(["mount.fuse.trefoil", "host"].map(OsString::from)).is_err());
+        assert!(parse(["mount.fuse.trefoil", "a", "b", "-z"].map(OsString::from)).is_err());
+    }
+
+    #[test]
+    fn flags_win_over_options() {
+        let settings = mounted(&["fuse-client", "mount", "h:1", "/mnt", "--timeout", "3", "-o", "timeout=9,ro"]);
+        assert_eq!(settings.timeout.as_secs(), 3);
+        assert!(settings.kernel.read_only && !settings.daemon);
+        assert!(parse(["fuse-client", "mount", "h:1", "/mnt", "--threads", "no"].map(OsString::from)).is_err());
+    }
+
+    #[test]
+    fn the_background_process_gets_the_same_settings() {
+        let line = ["fuse-client", "mount", "--daemon", "h:1", "/mnt", "--trace", "--log-file", "/tmp/log", "-o"];
+        let settings = mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25"]].concat());
+        let args = [vec![OsString::from("fuse-client")], background_args(&settings)].concat();
+        let Ok(Action::Mount(again)) = parse(args) else { panic!("no mount") };
+        assert_eq!(*again, MountSettings { daemon: false, ..settings });
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

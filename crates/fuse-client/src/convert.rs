@@ -1,0 +1,158 @@
+//! FUSE's types from ours and back. Pure.
+
+use client::ClientError;
+use client::fs::AllocateMode;
+use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags, Request, TimeOrNow};
+use protocol::Gfid;
+use protocol::namespace::{Attr, Caller, FileKind, RenameMode, Timestamp};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What `st_blksize` says: a page, the least that the kernel reads.
+const BLOCK_BYTES: u32 = 4096;
+
+/// The file of an inode number.
+pub fn gfid(ino: INodeNo) -> Gfid {
+    Gfid::of_inode(ino.0)
+}
+
+/// Who asks.
+pub fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), now: client::fs::now() }
+}
+
+/// The errno of an error.
+pub fn errno(error: &ClientError) -> Errno {
+    Errno::from_i32(error.errno())
+}
+
+/// A point in time as the standard library has it.
+pub fn system_time(time: Timestamp) -> SystemTime {
+    let whole = Duration::from_secs(time.secs.unsigned_abs());
+    let start = if time.secs < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    start.and_then(|start| start.checked_add(Duration::from_nanos(time.nanos.into()))).unwrap_or(UNIX_EPOCH)
+}
+
+/// The inverse of [`system_time`].
+pub fn timestamp(time: SystemTime) -> Timestamp {
+    let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timestamp { secs: seconds(after), nanos: after.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => Timestamp { secs: -seconds(before), nanos: 0 },
+                nanos => Timestamp { secs: -seconds(before) - 1, nanos: 1_000_000_000 - nanos },
+            }
+        }
+    }
+}
+
+/// A time of utimensat.
+pub fn time_or_now(time: TimeOrNow, now: Timestamp) -> Timestamp {
+    match time {
+        TimeOrNow::SpecificTime(time) => timestamp(time),
+        TimeOrNow::Now => now,
+    }
+}
+
+/// FUSE's name of a kind.
+pub fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// The kind in the mode of mknod; without one it is a regular file. Directories and links have calls of their own.
+pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => Some(FileKind::Regular),
+        libc::S_IFIFO => Some(FileKind::Fifo),
+        libc::S_IFSOCK => Some(FileKind::Socket),
+        libc::S_IFCHR => Some(FileKind::CharDevice),
+        libc::S_IFBLK => Some(FileKind::BlockDevice),
+        _ => None,
+    }
+}
+
+/// Attributes for the kernel.
+pub fn file_attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.gfid.unique()),
+        size: attr.size,
+        // Holes are not known here without asking the shards: a file counts as full.
+        blocks: if attr.kind == FileKind::Regular { attr.size.div_ceil(512) } else { 0 },
+        atime: system_time(attr.atime),
+        mtime: system_time(attr.mtime),
+        ctime: system_time(attr.ctime),
+        crtime: UNIX_EPOCH,
+        kind: file_type(attr.kind),
+        perm: (attr.mode & 0o7777) as u16,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// The flags of renameat2, where we have them.
+pub fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
+    if flags.is_empty() {
+        Some(RenameMode::Replace)
+    } else if flags == RenameFlags::RENAME_NOREPLACE {
+        Some(RenameMode::NoReplace)
+    } else if flags == RenameFlags::RENAME_EXCHANGE {
+        Some(RenameMode::Exchange)
+    } else {
+        None
+    }
+}
+
+/// The mode of fallocate, where we have it.
+pub fn allocate_mode(mode: i32) -> Option<AllocateMode> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match mode {
+        0 => Some(AllocateMode::Allocate),
+        KEEP => Some(AllocateMode::KeepSize),
+        PUNCH => Some(AllocateMode::Punch),
+        ZERO => Some(AllocateMode::Zero),
+        ZERO_KEEP => Some(AllocateMode::ZeroKeepSize),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_survive() {
+        for (secs, nanos) in [(0, 0), (0, 1), (1, 999_999_999), (-1, 0), (-1, 1), (-2, 999_999_999), (1 << 40, 5)] {
+            let time = Timestamp { secs, nanos };
+            assert_eq!(timestamp(system_time(time)), time);
+        }
+        // Any time that a disk may hold has an answer.
+        system_time(Timestamp { secs: i64::MIN, nanos: 0 });
+        system_time(Timestamp { secs: i64::MAX, nanos: 999_999_999 });
+    }
+
+    #[test]
+    fn modes_have_kinds() {
+        assert_eq!(kind_of_mode(0o644), Some(FileKind::Regular));
+        assert_eq!(kind_of_mode(libc::S_IFIFO | 0o600), Some(FileKind::Fifo));
+        assert_eq!(kind_of_mode(libc::S_IFDIR), None);
+        assert_eq!(allocate_mode(3), Some(AllocateMode::Punch));
+        assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), None);
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! The life of a mount: connect, mount, serve, and on a signal or an unmount bring everything to safety.
+
+use crate::adapter::{Adapter, AdapterOptions};
+use crate::error::MountError;
+use crate::invalidate::{Jobs, kernel_pages};
+use crate::options::MountSettings;
+use crate::{daemon, device, mountpoint};
+use client::fs::{FileSystem, FsOptions};
+use client::{Client, ClientConfig, ClientError};
+use fuser::{Config, Session, SessionACL};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// How long a mount waits for the monitor before it gives up.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long files that are still open keep a mount alive after a signal: then the process ends, and they get errors.
+const BUSY_WAIT: Duration = Duration::from_secs(10);
+/// Name of the environment variable with the log filter.
+const LOG_FILTER: &str = "TREFOIL_LOG";
+
+/// What the main thread waits for.
+enum Event {
+    /// The session ended: unmounted, or broken.
+    Ended(io::Result<()>),
+    /// A signal asks to unmount.
+    Stop,
+}
+
+/// Mounts and serves until unmounted.
+///
+/// # Errors
+/// Everything that [`MountError`] has to say about mounting; [`MountError::Unsynced`] at the end.
+pub fn run(settings: &MountSettings) -> Result<(), MountError> {
+    start_log(settings)?;
+    daemon::detach();
+    // A missing device is found before the cluster is asked for anything.
+    drop(device::open()?);
+    let dir = mountpoint::prepare(&settings.dir)?;
+    let client = connect(settings, &dir)?;
+    let (pages, jobs) = kernel_pages();
+    let fs = FileSystem::start(client.clone(), FsOptions::default(), Arc::new(pages)).map_err(MountError::Cluster)?;
+    let served = serve(settings, &dir, &fs, jobs);
+    // Also after an error: what was written must not depend on how a mount ended.
+    let synced = fs.sync_everything();
+    let closed = client.close();
+    served?;
+    synced.and(closed).map_err(MountError::Unsynced)
+}
+
+fn start_log(settings: &MountSettings) -> Result<(), MountError> {
+    let default = if settings.trace { "info,fuse_client::adapter=trace" } else { "info" };
+    let filter = EnvFilter::try_from_env(LOG_FILTER).unwrap_or_else(|_| EnvFilter::new(default));
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    let started = match &settings.log_file {
+        None => log.with_writer(io::stderr).with_ansi(false).try_init(),
+        Some(path) => {
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.map_err(|source| MountError::Log { path: path.clone(), source })?;
+            log.with_writer(Mutex::new(file)).with_ansi(false).try_init()
+        }
+    };
+    // A second start in one process is a test's.
+    drop(started);
+    Ok(())
+}
+
+/// Opens the session. Runs apart, so that an address where nothing answers does not hold the user up for longer than
+/// it takes to be sure.
+fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = format!("fuse-client {}:{}", host.trim_end(), dir.display());
+    let mut config = ClientConfig::new(settings.address.clone(), name);
+    config.timeout = settings.timeout;
+    config.read_policy = settings.read_policy;
+    let (sender, receiver) = channel();
+    let connect = move || drop(sender.send(Client::connect(config)));
+    thread::Builder::new().name("connect".into()).spawn(connect).map_err(MountError::Daemon)?;
+    let late = || ClientError::Connect {
+        monitor: settings.address.clone(),
+        reason: format!("no answer within {} s", CONNECT_WAIT.as_secs()),
+    };
+    receiver.recv_timeout(CONNECT_WAIT).unwrap_or_else(|_| Err(late())).map_err(MountError::Cluster)
+}
+
+/// Mounts, answers requests, and returns when the mount is gone.
+fn serve(settings: &MountSettings, dir: &Path, fs: &FileSystem, jobs: Jobs) -> Result<(), MountError> {
+    let adapter = Adapter::new(fs.clone(), AdapterOptions::of(settings));
+    let fd = device::mount(settings, dir)?;
+    let undo = |error: io::Error| {
+        drop(mountpoint::unmount_now(dir, true));
+        MountError::Session(error)
+    };
+    let mut config = Config::default();
+    config.n_threads = Some(settings.threads);
+    config.clone_fd = settings.threads > 1;
+    // The kernel itself keeps other users out where `allow_other` is not given.
+    let session = Session::from_fd(adapter, fd, SessionACL::All, config).map_err(undo)?;
+    jobs.start(session.notifier()).map_err(undo)?;
+    let mounted = mountpoint::mounted_on(dir).map_err(undo)?;
+    if let Some(mounted) = &mounted {
+        device::set_read_ahead(&mounted.device, settings.read_ahead_kib);
+    }
+    let (sender, events) = channel();
+    start_threads(session, sender).map_err(undo)?;
+    // Only a mount that answers is one: this asks the cluster through the kernel.
+    if let Err(error) = rustix::fs::statvfs(dir) {
+        return Err(undo(error.into()));
+    }
+    daemon::report_ready(settings);
+    tracing::info!(address = %settings.address, dir = %dir.display(), "mounted");
+    wait(dir, mounted.map(|mounted| mounted.device), &events)
+}
+
+fn start_threads(session: Session<Adapter>, events: Sender<Event>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let stop = events.clone();
+    thread::Builder::new().name("fuse-session".into()).spawn(move || drop(events.send(Event::Ended(session.run()))))?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            drop(stop.send(Event::Stop));
+        }
+    })?;
+    Ok(())
+}
+
+fn wait(dir: &Path, device: Option<String>, events: &Receiver<Event>) -> Result<(), MountError> {
+    let mut stopping = false;
+    loop {
+        let event = match stopping {
+            false => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            true => events.recv_timeout(BUSY_WAIT),
+        };
+        match event {
+            Ok(Event::Ended(Ok(()))) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            // After an abort of the connection, or when the mount went while a reader looked.
+            Ok(Event::Ended(Err(error))) if error.raw_os_error() == Some(libc::ECONNABORTED) => return Ok(()),
+            Ok(Event::Ended(Err(error))) => return Err(MountError::Session(error)),
+            Ok(Event::Stop) => {
+                tracing::info!("a signal asks to unmount");
+                stopping = true;
+                stop(dir, device.as_deref());
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!("files are still open: they get errors from now on");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Unmounts, if what is mounted there is still ours; what is in use is detached and goes with its last user.
+fn stop(dir: &Path, device: Option<&str>) {
+    let ours = mountpoint::mounted_on(dir).ok().flatten().is_some_and(|now| Some(now.device.as_str()) == device);
+    if !ours {
+        return;
+    }
+    if let Err(error) = mountpoint::unmount_now(dir, false) {
+        tracing::warn!(%error, "cannot unmount at once: detaching");
+        if let Err(error) = mountpoint::unmount_now(dir, true) {
+            tracing::error!(%error, "cannot detach");
+        }
+    }
+}

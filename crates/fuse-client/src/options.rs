@@ -1,0 +1,201 @@
+//! Mount options as fstab writes them: `-o ro,noatime,read_policy=fastest,...`.
+//!
+//! Contract: pure. What the kernel understands becomes [`KernelOptions`], what the client understands changes
+//! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error.
+
+use client::ReadPolicy;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest request of reads and writes that the kernel sends, in bytes: its own limit of 256 pages.
+pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Shortest: a page.
+pub const REQUEST_BYTES_MIN: u32 = 4096;
+
+/// Flags of mount(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelOptions {
+    /// Read only.
+    pub read_only: bool,
+    /// No device files.
+    pub nodev: bool,
+    /// No set-user-id.
+    pub nosuid: bool,
+    /// No programs.
+    pub noexec: bool,
+    /// Writes are synchronous.
+    pub sync: bool,
+    /// Changes of directories are synchronous.
+    pub dirsync: bool,
+    /// Access times are not updated; they never are, so this only shows in /proc/mounts.
+    pub noatime: bool,
+    /// Users other than the one who mounts may use it. On by default for root.
+    pub allow_other: Option<bool>,
+}
+
+/// Everything about one mount.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MountSettings {
+    /// The monitor, `host:port`.
+    pub address: String,
+    /// Where.
+    pub dir: PathBuf,
+    /// In the background.
+    pub daemon: bool,
+    /// Threads that read requests from the kernel; default 2, or 1 on one CPU: more made it slower.
+    pub threads: usize,
+    /// How long the kernel may use attributes without asking. Default 1 s.
+    pub attr_timeout: Duration,
+    /// How long the kernel may use names without asking. Default 1 s.
+    pub entry_timeout: Duration,
+    /// Longest read or write, in bytes. Default 1 MiB.
+    pub max_request_bytes: u32,
+    /// The kernel's read-ahead in KiB. Default 1024; the kernel's own is 128.
+    pub read_ahead_kib: u32,
+    /// Which shards answer reads.
+    pub read_policy: ReadPolicy,
+    /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for ever. Default 30 s.
+    pub timeout: Duration,
+    /// Where a background mount logs.
+    pub log_file: Option<PathBuf>,
+    /// Log every operation.
+    pub trace: bool,
+    /// For the kernel.
+    pub kernel: KernelOptions,
+}
+
+impl MountSettings {
+    /// The defaults.
+    pub fn new(address: String, dir: PathBuf) -> Self {
+        Self {
+            address,
+            dir,
+            daemon: false,
+            threads: std::thread::available_parallelism().map_or(1, usize::from).min(2),
+            attr_timeout: Duration::from_secs(1),
+            entry_timeout: Duration::from_secs(1),
+            max_request_bytes: REQUEST_BYTES_MAX,
+            read_ahead_kib: 1024,
+            read_policy: ReadPolicy::default(),
+            timeout: Duration::from_secs(30),
+            log_file: None,
+            trace: false,
+            kernel: KernelOptions::default(),
+        }
+    }
+
+    /// Applies an fstab-style list of options.
+    ///
+    /// # Errors
+    /// A sentence that names the option and what it may be.
+    pub fn apply(&mut self, list: &str) -> Result<(), String> {
+        for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            if !is_of_others(name) {
+                self.apply_one(name, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_one(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
+        match (name, value) {
+            ("ro", None) => self.kernel.read_only = true,
+            ("rw", None) => self.kernel.read_only = false,
+            ("nodev", None) => self.kernel.nodev = true,
+            ("dev", None) => self.kernel.nodev = false,
+            ("nosuid", None) => self.kernel.nosuid = true,
+            ("suid", None) => self.kernel.nosuid = false,
+            ("noexec", None) => self.kernel.noexec = true,
+            ("exec", None) => self.kernel.noexec = false,
+            ("sync", None) => self.kernel.sync = true,
+            ("async", None) => self.kernel.sync = false,
+            ("dirsync", None) => self.kernel.dirsync = true,
+            ("noatime", None) => self.kernel.noatime = true,
+            ("atime" | "relatime" | "strictatime" | "nodiratime" | "diratime" | "lazytime", None) => {}
+            ("allow_other", None) => self.kernel.allow_other = Some(true),
+            ("noallow_other", None) => self.kernel.allow_other = Some(false),
+            ("default_permissions", None) => {}
+            ("trace", None) => self.trace = true,
+            ("read_policy", Some(value)) => {
+                self.read_policy = value.parse().map_err(|error: client::ClientError| error.to_string())?;
+            }
+            ("threads", Some(value)) => self.threads = number(name, value, 1, 64)? as usize,
+            ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
+            ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,
+            ("timeout", Some(value)) => self.timeout = seconds(name, value)?,
+            ("max_request_bytes", Some(value)) => {
+                let (min, max) = (REQUEST_BYTES_MIN.into(), REQUEST_BYTES_MAX.into());
+                self.max_request_bytes = number(name, value, min, max)? as u32;
+            }
+            ("read_ahead_kib", Some(value)) => self.read_ahead_kib = number(name, value, 0, 1 << 20)? as u32,
+            ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
+            _ => {
+                return Err(format!(
+                    "unknown mount option {name:?}{}; `fuse-client mount --help` lists them",
+                    if value.is_some() { " with a value" } else { "" }
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Options that mount(8), fstab or systemd keep for themselves.
+fn is_of_others(name: &str) -> bool {
+    const NAMES: [&str; 15] = [
+        "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev", "_rnetdev",
+        "comment", "silent", "loud", "nomand",
+    ];
+    NAMES.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, String> {
+    match value.parse() {
+        Ok(number) if (min..=max).contains(&number) => Ok(number),
+        _ => Err(format!("{name}={value}: must be a whole number from {min} to {max}")),
+    }
+}
+
+/// Seconds, with a fraction if need be; at most a year.
+pub fn seconds(name: &str, value: &str) -> Result<Duration, String> {
+    match value.parse::<f64>() {
+        Ok(seconds) if (0.0..=31_536_000.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("{name}={value}: must be seconds from 0 to 31536000, such as 1 or 0.5")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applied(list: &str) -> Result<MountSettings, String> {
+        let mut settings = MountSettings::new("host:1".into(), "/mnt".into());
+        settings.apply(list).map(|()| settings)
+    }
+
+    #[test]
+    fn fstab_lines_are_understood() {
+        let settings =
+            applied("rw,noauto,_netdev,nodev,x-systemd.automount,x-a=b,read_policy=fastest,timeout=2.5,noatime")
+                .expect("all known");
+        assert!(settings.kernel.nodev && settings.kernel.noatime && !settings.kernel.read_only);
+        assert_eq!(settings.read_policy, ReadPolicy::Fastest);
+        assert_eq!(settings.timeout, Duration::from_millis(2500));
+        assert!(applied("defaults").expect("nothing to do").kernel == KernelOptions::default());
+        assert!(applied("ro,").expect("a trailing comma").kernel.read_only);
+    }
+
+    #[test]
+    fn unknown_options_and_values_are_named() {
+        assert!(applied("readpolicy=fastest").expect_err("misspelt").contains("readpolicy"));
+        assert!(applied("threads=0").expect_err("too few").contains("1 to 64"));
+        assert!(applied("max_request_bytes=10").expect_err("too small").contains("4096"));
+        assert!(applied("timeout=soon").expect_err("no number").contains("seconds"));
+        assert!(applied("ro=1").expect_err("takes no value").contains("ro"));
+        assert!(applied("read_policy=quick").expect_err("unknown").contains("systematic"));
+    }
+}
