@@ -47,8 +47,7 @@ fn calls(c: &mut Criterion) {
                 b.iter(|| {
                     let connection = connection.clone();
                     let burst = client.handle().block_on_worker(0, move |_| async move {
-                        let calls: Vec<_> =
-                            (0..flight).map(|_| connection.call(request(bytes), DEADLINE)).collect();
+                        let calls: Vec<_> = (0..flight).map(|_| connection.call(request(bytes), DEADLINE)).collect();
                         for call in calls {
                             call.await.expect("a reply");
                         }

@@ -281,7 +281,12 @@ fn profile(k: u8, m: u8, chunk: u32) -> Result<protocol::Profile, ConfigError> {
         .map_err(|e| value("pool_k, pool_m, pool_chunk_bytes", &format!("{k}, {m}, {chunk}"), e.to_string()))
 }
 
-fn in_range<T: PartialOrd + Copy + std::fmt::Display>(key: &'static str, v: T, min: T, max: T) -> Result<T, ConfigError> {
+fn in_range<T: PartialOrd + Copy + std::fmt::Display>(
+    key: &'static str,
+    v: T,
+    min: T,
+    max: T,
+) -> Result<T, ConfigError> {
     if (min..=max).contains(&v) { Ok(v) } else { Err(value(key, &v, format!("must be from {min} to {max}"))) }
 }
 
