@@ -209,10 +209,10 @@ impl OsdHandle {
         let handle = runtime.handle();
         let cores: Vec<_> = (0..handle.workers()).map(|i| handle.run_on(i, side::stop)).collect();
         let synced: Vec<bool> = cores.into_iter().map(|done| block_on(done).unwrap_or(false)).collect();
-        if synced.iter().all(|synced| *synced) {
-            if let Err(error) = self.power.clean_stop(Losses::default()) {
-                tracing::warn!(osd = %self.id, %error, "the clean stop cannot be noted");
-            }
+        if synced.iter().all(|synced| *synced)
+            && let Err(error) = self.power.clean_stop(Losses::default())
+        {
+            tracing::warn!(osd = %self.id, %error, "the clean stop cannot be noted");
         }
         self.shared.leave();
         if let Some(monitor) = self.shared.monitor() {

@@ -53,6 +53,8 @@ pub(super) struct Side {
     worker: Worker,
     shared: Arc<Shared>,
     peers: Rc<Peers>,
+    /// Why this core serves no more, beside a failed sync.
+    failed: RefCell<Option<String>>,
     /// A map, or the end of a way.
     changed: Notify,
     ways: RefCell<HashMap<PgId, (Epoch, Way)>>,
@@ -89,6 +91,7 @@ pub(super) fn open(
         worker: worker.clone(),
         shared,
         peers,
+        failed: RefCell::default(),
         changed: Notify::new(),
         ways: RefCell::default(),
         told: RefCell::default(),
@@ -133,13 +136,18 @@ impl Members for Others {
 impl Side {
     /// A newer map, and what it says of this core's PGs.
     pub fn learn(&self, map: Arc<ClusterMap>, views: Vec<ShardView>) {
-        if self.shared.is_stopping() {
+        if self.shared.is_stopping() || self.failed.borrow().is_some() {
             return;
         }
         for view in views {
             let pg = view.pg.pg;
-            if let Err(error) = self.core.learn(view) {
-                tracing::error!(%pg, %error, "a placement group cannot be served");
+            let Err(error) = self.core.learn(view) else { continue };
+            tracing::error!(%pg, %error, "a placement group cannot take its view of the map");
+            if self.core.view(pg).is_none() {
+                // What the journal holds of it could not be checked. Holding it all the same would claim records that
+                // may not be there: only a restart may try again.
+                *self.failed.borrow_mut() = Some(format!("pg {pg}: {error}"));
+                return self.beat();
             }
         }
         self.core.views_are_complete();
@@ -149,10 +157,16 @@ impl Side {
 
     async fn pulse(self: Rc<Self>) {
         while !self.shared.is_stopping() {
-            let (stats, free_bytes, poison) = (self.core.stats(), self.core.free_bytes(), self.core.poison());
-            self.shared.set_pulse(self.worker.index(), Pulse { at: Instant::now(), stats, free_bytes, poison });
+            self.beat();
             self.worker.sleep(PULSE_EVERY).await;
         }
+    }
+
+    /// Gives a sign of life.
+    fn beat(&self) {
+        let (stats, free_bytes) = (self.core.stats(), self.core.free_bytes());
+        let poison = self.failed.borrow().clone().or_else(|| self.core.poison());
+        self.shared.set_pulse(self.worker.index(), Pulse { at: Instant::now(), stats, free_bytes, poison });
     }
 
     async fn repairs(self: Rc<Self>) {
@@ -169,7 +183,7 @@ impl Side {
     async fn run(self: Rc<Self>) {
         loop {
             let changed = self.changed.notified();
-            if self.shared.is_stopping() {
+            if self.shared.is_stopping() || self.failed.borrow().is_some() {
                 return;
             }
             self.start_returns();

@@ -23,7 +23,8 @@ const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4
 /// A monitor and three OSDs, each in a directory of its own.
 struct TestCluster {
     osds: Vec<Option<OsdHandle>>,
-    monitor: Option<MonitorHandle>,
+    /// With threads of its own: only their end closes its connections, as the end of a process does.
+    monitor: Option<(MonitorHandle, Runtime)>,
     addr: SocketAddr,
     settings: cluster::Settings,
     cores: u16,
@@ -53,9 +54,16 @@ impl TestCluster {
         let mut config = MonitorConfig::new(self.addr, self.dir.path().join("monitor"), 3);
         config.pool.pg_num = 4;
         config.settings = self.settings;
-        let monitor = monitor::start(config, &self.runtime.handle()).expect("the monitor starts");
+        let runtime = Runtime::start(RuntimeConfig::new("monitor", 1)).expect("starts");
+        let monitor = monitor::start(config, &runtime.handle()).expect("the monitor starts");
         self.addr = monitor.addr();
-        self.monitor = Some(monitor);
+        self.monitor = Some((monitor, runtime));
+    }
+
+    fn stop_monitor(&mut self) {
+        let (monitor, runtime) = self.monitor.take().expect("it runs");
+        monitor.stop();
+        runtime.shutdown();
     }
 
     fn osd_config(&self, osd: usize) -> OsdConfig {
@@ -165,7 +173,7 @@ fn a_stopped_osd_degrades_and_comes_back() {
 fn a_monitor_that_restarts_finds_the_osds_serving() {
     let mut cluster = TestCluster::start(1, Mapping::CoreAffine);
     let before = cluster.map();
-    cluster.monitor.take().expect("it runs").stop();
+    cluster.stop_monitor();
     cluster.start_monitor();
     let epoch = cluster.map().epoch;
     let session = match cluster.ask(&MonitorRequest::OpenSession { name: "test".into() }) {
