@@ -11,6 +11,7 @@ mod demo;
 mod error;
 mod exec;
 mod mounts;
+mod numbers;
 mod process;
 mod stamp;
 mod testrun;
@@ -39,6 +40,8 @@ enum Task {
     Cluster(cluster::cli::ClusterTask),
     /// Formatting, lints, all tests, and programs of others on a real mount; ends in `N passed, N failed`
     Test(testrun::TestArgs),
+    /// Measures a mount with fio: throughput, latency and CPU of each operation
+    Numbers(numbers::NumbersArgs),
     /// Runs the criterion benches
     Bench {
         /// Passed on to cargo bench
@@ -100,6 +103,7 @@ fn run(task: Task) -> Outcome {
         Task::Demo => demo::run(&interrupt),
         Task::Cluster(task) => cluster::cli::run(task, &interrupt),
         Task::Test(args) => testrun::run(&args, &interrupt),
+        Task::Numbers(args) => numbers::run(&args, &interrupt),
         Task::Bench { args } => {
             let mut bench = Command::new(workspace::cargo());
             bench.current_dir(workspace::root()).args(["bench", "-p", "benches"]).args(args);
