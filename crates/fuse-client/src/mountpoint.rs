@@ -4,6 +4,7 @@
 //! everything.
 
 use crate::error::MountError;
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::io;
@@ -85,10 +86,11 @@ pub fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
     Ok(all.into_iter().rev().find(|mounted| mounted.dir == dir))
 }
 
-/// Does the process behind a mount still answer? A dead one leaves ENOTCONN (or ECONNABORTED while it goes).
+/// Does the process behind a mount still answer? A dead one leaves ENOTCONN (or ECONNABORTED while it goes). Asks for
+/// the size of the file system, which the kernel never answers from its cache.
 pub fn answers(dir: &Path) -> bool {
-    let dead = [libc::ENOTCONN, libc::ECONNABORTED];
-    !std::fs::metadata(dir).is_err_and(|error| error.raw_os_error().is_some_and(|errno| dead.contains(&errno)))
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+    !rustix::fs::statvfs(dir).is_err_and(|error| dead.contains(&error))
 }
 
 /// Checks a directory before it is mounted on, and takes away what a dead client left there. Returns its resolved path.
@@ -146,7 +148,7 @@ pub fn unmount_now(dir: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => fusermount_unmount(dir, lazy),
+        Err(Errno::PERM) => fusermount_unmount(dir, lazy),
         Err(error) => Err(error.into()),
     }
 }

@@ -441,6 +441,10 @@ impl InodeState {
             return None;
         }
         let end = offset + len;
+        if stale {
+            // The kernel will believe in an end before this one until it asks again.
+            self.base_size = self.base_size.max(end);
+        }
         let zero_from = match self.tail {
             Tail::Clean => self.data_end(),
             Tail::Known(_) => u64::MAX,

@@ -174,7 +174,17 @@ fn an_append_after_another_mounts_goes_to_the_real_end() {
     let plan = state.begin_write(400, 10, true).expect("no gap");
     assert_eq!(plan.offset, 1000);
     state.wrote(1010, time(2));
-    assert_eq!(state.begin_write(1010, 10, true).expect("no gap").offset, 1010, "our own the kernel has seen");
+    assert_eq!(state.begin_write(410, 700, true).expect("no gap").offset, 1010, "the kernel still counts from 400");
+    state.wrote(1710, time(2));
+    assert_eq!(
+        state.begin_write(1110, 10, true).expect("no gap").offset,
+        1710,
+        "even past the first size it did not know"
+    );
+    state.wrote(1720, time(2));
+    assert_eq!(state.begin_write(1720, 10, true).expect("no gap").offset, 1720, "now it has asked");
+    state.wrote(1730, time(2));
+    assert_eq!(state.begin_write(1730, 10, true).expect("no gap").offset, 1730, "our own it has seen");
     assert_eq!(state.begin_write(400, 10, false).expect("inside").offset, 400);
 }
 
