@@ -84,7 +84,7 @@ settings! {
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
     /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 100]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
-    /// Most bytes of a core's journal; at the bound writers wait [default: 1 GiB]
+    /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 256 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
     /// Share of a disk at which it counts as full, 0.5 to 0.99 [default: 0.95]
     mon_osd_full_ratio: f64, "TREFOIL_MON_OSD_FULL_RATIO";
@@ -235,7 +235,7 @@ impl Config {
             )?,
             journal_bytes_max: in_range(
                 "journal_bytes_max",
-                s.journal_bytes_max.unwrap_or(1 << 30),
+                s.journal_bytes_max.unwrap_or(256 << 20),
                 64 << 20,
                 1 << 40,
             )?,

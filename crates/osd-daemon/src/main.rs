@@ -11,6 +11,8 @@ use std::error::Error;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The storage daemon of Trefoil. Without arguments: a whole cluster (three OSDs, monitor, metadata service) in one
 /// process, with its data under ./trefoil-data.
@@ -41,7 +43,14 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Registered before anything starts, so that an early Ctrl-C is a clean stop too.
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
-    let running = roles::start(&config)?;
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&cancel))?;
+    }
+    let running = match roles::start(&config, &cancel) {
+        Err(_) if cancel.load(Ordering::Acquire) => return Ok(()),
+        started => started?,
+    };
     announce(&config, &running);
     signals.forever().next();
     tracing::info!("stopping");

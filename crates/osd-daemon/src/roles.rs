@@ -14,6 +14,7 @@ use protocol::OsdId;
 use protocol::monitor::ClusterStatus;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Why a role did not start.
@@ -74,11 +75,13 @@ impl Mds {
 
 /// Starts the roles that the configuration names: the monitor first, since the others ask it.
 ///
+/// Setting `cancel` ends a start that waits for the monitor.
+///
 /// # Errors
 /// [`StartError`]; what was started until then is stopped again.
-pub fn start(config: &Config) -> Result<Running, StartError> {
+pub fn start(config: &Config, cancel: &Arc<AtomicBool>) -> Result<Running, StartError> {
     let mut running = Running::default();
-    match running.start_all(config) {
+    match running.start_all(config, cancel) {
         Ok(()) => Ok(running),
         Err(error) => {
             running.stop();
@@ -88,7 +91,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
 }
 
 impl Running {
-    fn start_all(&mut self, config: &Config) -> Result<(), StartError> {
+    fn start_all(&mut self, config: &Config, cancel: &Arc<AtomicBool>) -> Result<(), StartError> {
         let wants = |role| config.roles.contains(&role);
         // With port 0 only the monitor itself knows where it is reached.
         let mut monitor_addr = config.monitor_addr;
@@ -102,7 +105,9 @@ impl Running {
         }
         if wants(Role::Osd) {
             for &(id, listen) in &config.osds {
-                let osd = osd::start(osd_config(config, id, listen, monitor_addr));
+                let osd_config =
+                    OsdConfig { cancel: Arc::clone(cancel), ..osd_config(config, id, listen, monitor_addr) };
+                let osd = osd::start(osd_config);
                 self.osds.push(osd.map_err(|source| StartError::Osd { id, source: Box::new(source) })?);
             }
         }

@@ -136,6 +136,8 @@ pub struct OsdReport {
     pub osd: OsdId,
     /// The map epoch that it knows.
     pub epoch: Epoch,
+    /// Which file system of its machine it is on: OSDs with equal numbers on one machine share its space. 0: unknown.
+    pub disk: u64,
     /// Bytes of its disk.
     pub total_bytes: u64,
     /// Bytes used on its disk.

@@ -6,6 +6,7 @@
 //!   "health": "ok",                 "ok", "degraded" or "down", the worst first
 //!   "messages": ["..."],            why, in words
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
+//!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
 //!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "objects_to_rebuild": 0,
 //!             "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
 //!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0}],
@@ -51,6 +52,7 @@ struct OsdJson<'a> {
     #[serde(rename = "in")]
     is_in: bool,
     epoch: u64,
+    disk: u64,
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
@@ -135,6 +137,7 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         up: osd.up,
         is_in: osd.is_in,
         epoch: report.epoch.get(),
+        disk: report.disk,
         total_bytes: report.total_bytes,
         used_bytes: report.used_bytes,
         free_bytes: report.free_bytes,

@@ -1,7 +1,7 @@
 //! The cluster's state in words: what `trefoil status` shows.
 
 use super::Monitor;
-use crate::map::SessionState;
+use crate::map::{Osd, SessionState};
 use protocol::monitor::{ClusterStatus, Health, OsdReport, OsdStatus, PgCondition, PoolStatus};
 use protocol::{OsdId, PgId, ShardSet};
 use std::collections::BTreeMap;
@@ -106,16 +106,26 @@ impl Monitor {
     }
 
     /// User bytes in all and free, at the first pool's code. Every OSD is taken to be as small, and as full, as the
-    /// worst: with as many OSDs as shards that is exact, with more it errs on the careful side.
+    /// worst: with as many OSDs as shards that is exact, with more it errs on the careful side. OSDs on one file system
+    /// have equal parts of it.
     fn space(&self) -> (u64, u64) {
         let Some(pool) = self.state.map.pools.values().next() else { return (0, 0) };
-        let in_use = self.state.map.osds.iter().filter(|(_, osd)| osd.is_in);
-        let known = || in_use.clone().filter_map(|(id, _)| self.live.reports.get(id)).filter(|r| r.total_bytes > 0);
-        let (k, shards) = (u128::from(pool.profile.k()), u128::from(pool.profile.shards()));
-        let user = |worst: Option<u64>| {
-            let bytes = u128::from(worst.unwrap_or(0)) * in_use.clone().count() as u128 * k / shards;
-            u64::try_from(bytes).unwrap_or(u64::MAX)
+        let in_use: Vec<_> = self.state.map.osds.iter().filter(|(_, osd)| osd.is_in).collect();
+        let reported = in_use.iter().filter_map(|(id, osd)| Some((osd, self.live.reports.get(id)?)));
+        let known: Vec<_> = reported.filter(|(_, report)| report.total_bytes > 0).collect();
+        let mut sharing = BTreeMap::new();
+        for (osd, report) in known.iter().filter(|(_, report)| report.disk != 0) {
+            *sharing.entry((&osd.host, report.disk)).or_insert(0) += 1;
+        }
+        let worst = |of: fn(&OsdReport) -> u64| {
+            let part = |(osd, report): &(&&Osd, &OsdReport)| {
+                of(report) / sharing.get(&(&osd.host, report.disk)).copied().unwrap_or(1)
+            };
+            known.iter().map(part).min().unwrap_or(0)
         };
-        (user(known().map(|r| r.total_bytes).min()), user(known().map(|r| r.free_bytes).min()))
+        let (k, shards) = (u128::from(pool.profile.k()), u128::from(pool.profile.shards()));
+        let user =
+            |worst: u64| u64::try_from(u128::from(worst) * in_use.len() as u128 * k / shards).unwrap_or(u64::MAX);
+        (user(worst(|report| report.total_bytes)), user(worst(|report| report.free_bytes)))
     }
 }

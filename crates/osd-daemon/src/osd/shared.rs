@@ -13,6 +13,7 @@ use messenger::{CallError, Connection, Handle, Message, Refusal, TrafficClass};
 use protocol::monitor::{MonitorReply, MonitorRequest, OsdReport};
 use protocol::{ClusterId, DecodeError, Kind};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -163,6 +164,7 @@ impl Shared {
         let mut report = OsdReport {
             osd: self.config.id,
             epoch: self.map().map_or_else(Default::default, |map| map.epoch),
+            disk: std::fs::metadata(&self.config.dir).map_or(0, |metadata| metadata.dev()),
             total_bytes: space.total_bytes,
             used_bytes: space.used_bytes,
             ..OsdReport::default()

@@ -13,6 +13,7 @@ use super::report::Report;
 use super::rig::Rig;
 use crate::error::{Context, Outcome, ensure, fail};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
 
@@ -63,7 +64,7 @@ fn report_wants(report: &Report, name: &str) -> bool {
 
 /// The mount shows the raw space times k / (k + m), within 5%.
 fn statfs_size(bench: &Bench, rig: &Rig) -> Outcome {
-    let raw = rig.osd_sum(bench, "total_bytes")?;
+    let raw = raw_space(&rig.cluster.status(&bench.interrupt)?);
     let out = bench.shell(rig.mount(), "stat -f -c '%S %b' .", 10)?;
     let numbers: Vec<u64> = out.stdout.split_whitespace().filter_map(|w| w.parse().ok()).collect();
     let [unit, blocks] = numbers[..] else { return fail(format!("strange output of stat: {}", out.stdout)) };
@@ -77,6 +78,13 @@ fn statfs_size(bench: &Bench, rig: &Rig) -> Outcome {
         layout.m
     );
     Ok(())
+}
+
+/// Bytes of all disks; a file system that several storage daemons share counts once.
+fn raw_space(status: &serde_json::Value) -> u64 {
+    let osds = status["osds"].as_array().map_or(&[][..], Vec::as_slice);
+    let disks = osds.iter().map(|o| ((o["host"].to_string(), o["disk"].as_u64()), o["total_bytes"].as_u64()));
+    disks.collect::<BTreeMap<_, _>>().into_values().flatten().sum()
 }
 
 /// Both must be equal.
