@@ -36,6 +36,7 @@ pub fn run(interrupt: &Interrupt) -> Outcome {
     step("Building the daemon, the client and the operator's command (release)");
     let binaries = workspace::build_release(interrupt)?;
     let base = workspace::target_dir(interrupt)?;
+    std::fs::create_dir_all(&base).doing(|| format!("cannot make {}", base.display()))?;
     let dir = tempfile::Builder::new().prefix("demo-").tempdir_in(&base).doing(|| "cannot make a directory")?;
     let spec = Spec { mount: Some(dir.path().join("mnt")), ..Spec::new(&dir.path().join("cluster")) };
     let cluster = Cluster::prepare(&spec, &binaries)?;

@@ -198,7 +198,12 @@ fn describe(command: &Command) -> String {
     let mut words = vec![program.rsplit('/').next().unwrap_or(&program).to_owned()];
     words.extend(command.get_args().map(|a| a.to_string_lossy().into_owned()));
     let text = words.join(" ");
-    if text.chars().count() > 160 { format!("{}...", text.chars().take(157).collect::<String>()) } else { text }
+    let line = text.lines().next().unwrap_or_default();
+    if line.len() < text.len() || text.chars().count() > 160 {
+        format!("{}...", line.chars().take(157).collect::<String>())
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]

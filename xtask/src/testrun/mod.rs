@@ -78,9 +78,9 @@ impl Bench {
         command
     }
 
-    /// A shell line, run in a directory.
+    /// A shell line, run in a directory; traced, so that a failure shows which part failed.
     fn shell(&self, dir: &Path, line: &str, seconds: u64) -> Outcome<exec::Run> {
-        self.run(Command::new("bash").args(["-ec", line]).current_dir(dir), seconds)
+        self.run(Command::new("bash").args(["-exc", line]).current_dir(dir), seconds)
     }
 }
 
@@ -209,7 +209,6 @@ fn programs_in(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) -> Out
 
 /// Takes away what an earlier run that was killed has left.
 fn sweep(work: &Path) -> Outcome {
-    crate::mounts::clear(&rig::mount_points());
     if let Ok(entries) = std::fs::read_dir(work) {
         for entry in entries.flatten() {
             let dir = entry.path();

@@ -80,7 +80,7 @@ fn trefoil(bench: &Bench, rig: &Rig, line: &str, seconds: u64) -> Outcome<exec::
     let mut command = rig.cluster.command("bash");
     let whole = format!("PATH='{}':$PATH; set -o pipefail; {line}", bench.binaries.display());
     let mut bash = Command::new("bash");
-    bash.args(["-ec", &whole]).current_dir(rig.scratch("operator")?);
+    bash.args(["-exc", &whole]).current_dir(rig.scratch("operator")?);
     for (key, value) in command.env("LANG", "C").get_envs() {
         bash.env(key, value.unwrap_or_default());
     }

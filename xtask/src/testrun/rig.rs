@@ -9,9 +9,9 @@ use crate::exec::{self, last_lines};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where rigs are mounted: a short path, for the sockets that are made below have names of at most 107 bytes.
+/// Where this run's rigs are mounted: a short path, for the sockets that are made below have names of at most 107 bytes.
 pub fn mount_points() -> PathBuf {
-    std::env::temp_dir().join("trefoil-test")
+    std::env::temp_dir().join(format!("trefoil-{}", std::process::id()))
 }
 
 /// A test on a rig, with its name.
@@ -96,6 +96,8 @@ impl Rig {
             self.cluster.kill_all();
             let _ = std::fs::remove_dir_all(&self.dir);
         }
+        // Only if they are empty, as they are when nothing is mounted.
+        let _ = std::fs::remove_dir(self.mount()).and_then(|()| std::fs::remove_dir(mount_points()));
         Ok(())
     }
 
