@@ -277,7 +277,9 @@ impl PgIo {
         }
         let readable = self.machine.borrow().readable();
         let links = self.links.borrow();
-        let up = |shard: &ShardIndex| links[usize::from(shard.get())].as_ref().is_some_and(|link| link.is_up());
+        // none are there once the map has lost the PG
+        let link = |shard: &ShardIndex| links.get(usize::from(shard.get())).and_then(Option::as_ref);
+        let up = |shard: &ShardIndex| link(shard).is_some_and(|link| link.is_up());
         readable.iter().filter(up).fold(ShardSet::EMPTY, ShardSet::with)
     }
 

@@ -164,10 +164,16 @@ impl<O: Outlet> Core<O> {
         done: impl FnOnce(&mut State<O>, Result<Bytes, (ObjectId, ReadFailure)>) + 'static,
     ) {
         let object = plan.object;
+        let fragment_bytes = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
         let opened = match state.store.key(pg, object) {
             Some(key) => state.store.fragments.get(key).map(|file| (key, file)).map_err(|error| {
                 tracing::error!(%error, "a fragment cannot be opened");
-                if error.is_erasure() { ReadFailure::Corrupt(plan.range.clone()) } else { ReadFailure::Io }
+                match error {
+                    // with its header the checksums of all sectors are lost
+                    FragmentError::BadHeader { .. } => ReadFailure::Corrupt(0..fragment_bytes),
+                    error if error.is_erasure() => ReadFailure::Corrupt(plan.range.clone()),
+                    _ => ReadFailure::Io,
+                }
             }),
             None => Err(ReadFailure::Io),
         };
@@ -285,7 +291,7 @@ impl<O: Outlet> Core<O> {
                     return Err(malformed);
                 }
                 let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };
-                let range = *offset..*offset + u64::from(*length);
+                let range = *offset..offset.checked_add(u64::from(*length)).ok_or(malformed)?;
                 return self.give_piece(outlet, to, pg, &question, range);
             }
         };

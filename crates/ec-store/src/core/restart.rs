@@ -85,7 +85,7 @@ pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay:
     let mut files = Vec::new();
     for (lsn, record) in replay.direct() {
         let key = FragmentKey { pg, object: record.object, shard };
-        let file = store.fragments.get(key)?;
+        let file = store.open_damaged_too(key)?;
         if !file.as_ref().is_some_and(|file| has_bytes(file, key, record)) {
             bad = Some((lsn, record.object));
             break;

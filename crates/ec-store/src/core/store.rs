@@ -79,6 +79,17 @@ impl CoreStore {
         self.places.get(&pg).map(|place| FragmentKey { pg, object, shard: place.shard })
     }
 
+    /// The fragment's file if there is one. A damaged header is replaced: the bytes of direct records behind it are as
+    /// good as before.
+    pub(super) fn open_damaged_too(&mut self, key: FragmentKey) -> Result<Option<Arc<FragmentFile>>, FragmentError> {
+        match (self.fragments.get(key), self.places.get(&key.pg)) {
+            (Err(FragmentError::BadHeader { .. }), Some(place)) => {
+                self.fragments.get_or_create(key, place.profile).map(Some)
+            }
+            (result, _) => result,
+        }
+    }
+
     /// Why everything is refused, if it is.
     pub(super) fn poison(&self) -> Option<&str> {
         self.poisoned.as_deref()
@@ -150,7 +161,10 @@ impl CoreStore {
 
     /// A sync did not happen: what it was to sync is still unsynced.
     pub(super) fn put_back(&mut self, unsynced: SyncFiles) {
-        self.direct.extend(unsynced.files.into_iter().map(|file| (file.key(), file)));
+        for file in unsynced.files {
+            // one that is there already is the same, or its successor after a delete: that one must not be forgotten
+            self.direct.entry(file.key()).or_insert(file);
+        }
         self.deleted_in.extend(unsynced.dirs);
     }
 

@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Checksums of a read that fit on the stack: 32 KiB of a fragment.
 type Crcs = SmallVec<[u32; 64]>;
+/// Table entry of a sector of which nothing is known: not that of a hole, and of a sector of zeros neither.
+const UNKNOWN_CRC: u32 = u32::MAX;
 
 /// One open fragment file: see the contract of the module above for what is durable when.
 #[derive(Debug)]
@@ -91,6 +93,29 @@ impl FragmentFile {
             FragmentError::io(key, error)
         })?;
         Ok(Self::with(key, cluster, file, dir, header, true, memory))
+    }
+
+    /// Gives a file with a damaged header a new one. Its table cannot be trusted either, and an entry lost to zeros would
+    /// read as a hole: so every sector fails its checksum until it is written again, punched or repaired. The bytes stay
+    /// for [`FragmentFile::read_raw`]. Durable when it returns; rare, so it may wait for the disk.
+    pub(super) fn salvage(
+        key: FragmentKey,
+        cluster: ClusterId,
+        file: File,
+        dir: Arc<Path>,
+        profile: Profile,
+        memory: Arc<TableMemory>,
+    ) -> Result<Self, FragmentError> {
+        let io = |error| FragmentError::io(key, error);
+        let sectors = profile.fragment_bytes().div_ceil(SECTOR_BYTES) as usize;
+        let table = UNKNOWN_CRC.to_le_bytes().repeat(sectors);
+        disk::write_counted(&file, HEADER_BYTES, &table).map_err(|(_, error)| io(error))?;
+        // The header last: with it the table counts.
+        file.sync_data().map_err(io)?;
+        let header = Header { profile, version: Default::default(), logical_end: 0 };
+        disk::write_counted(&file, 0, &header.encode(key, cluster)).map_err(|(_, error)| io(error))?;
+        file.sync_data().map_err(io)?;
+        Ok(Self::with(key, cluster, file, dir, header, false, memory))
     }
 
     fn with(

@@ -93,16 +93,20 @@ impl FragmentStore {
         }
     }
 
-    /// The fragment, made if it does not exist.
+    /// The fragment, made if it does not exist. One with a damaged header gets a new one, so that it can be written and
+    /// repaired: until then all of it fails its checksums.
     ///
     /// # Errors
-    /// As [`FragmentStore::get`], `OtherProfile`, and `Full`.
+    /// As [`FragmentStore::get`] without `BadHeader`, `OtherProfile`, and `Full`.
     pub fn get_or_create(&mut self, key: FragmentKey, profile: Profile) -> Result<Arc<FragmentFile>, FragmentError> {
-        if let Some(file) = self.get(key)? {
-            if file.profile() != profile {
+        match self.get(key) {
+            Ok(Some(file)) if file.profile() == profile => return Ok(file),
+            Ok(Some(file)) => {
                 return Err(FragmentError::OtherProfile { key, found: file.profile(), expected: profile });
             }
-            return Ok(file);
+            Ok(None) => {}
+            Err(FragmentError::BadHeader { what, .. }) => return self.salvage(key, profile, what),
+            Err(error) => return Err(error),
         }
         let (dir, path) = self.path(key);
         let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -114,6 +118,19 @@ impl FragmentStore {
         };
         let file = file.map_err(|error| FragmentError::io(key, error))?;
         let file = FragmentFile::create(key, self.cluster, file, dir, profile, self.memory.clone())?;
+        self.insert(file)
+    }
+
+    fn salvage(
+        &mut self,
+        key: FragmentKey,
+        profile: Profile,
+        what: &'static str,
+    ) -> Result<Arc<FragmentFile>, FragmentError> {
+        tracing::warn!(fragment = %key, "the header {what}: all of the fragment is to be repaired from other shards");
+        let (dir, path) = self.path(key);
+        let file = File::options().read(true).write(true).open(path).map_err(|error| FragmentError::io(key, error))?;
+        let file = FragmentFile::salvage(key, self.cluster, file, dir, profile, self.memory.clone())?;
         self.insert(file)
     }
 

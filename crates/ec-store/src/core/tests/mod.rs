@@ -178,6 +178,51 @@ fn a_flipped_byte_is_found_and_repaired() {
     });
 }
 
+/// A header lost is all of a fragment lost, and no more: records are applied behind it, so that the journal empties,
+/// and every sector comes back from the other shards.
+#[test]
+fn a_damaged_header_is_replaced_and_all_behind_it_repaired() {
+    on_worker(|worker| async move {
+        let damages: [fn(&mut Vec<u8>); 3] = [
+            |bytes| bytes[40] ^= 1,
+            // a block lost to zeros takes a part of the table with it
+            |bytes| bytes[..4096].fill(0),
+            |bytes| bytes.truncate(50),
+        ];
+        for (seed, damage) in (0..).zip(damages) {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut bench = Bench::new(&worker, config()).await;
+            bench.write(object(1), Op::Write, 0..FRAGMENT, &mut random);
+            bench.settle(true).await;
+            wait_for_empty_journals(&mut bench).await;
+            bench.kill(1);
+            let path = fragment_path(&bench, 1, 1);
+            let mut bytes = std::fs::read(&path).expect("a fragment file");
+            damage(&mut bytes);
+            std::fs::write(&path, &bytes).expect("written");
+            bench.open(1);
+            bench.set_view(&[0, 1, 2], &[]);
+            if seed == 0 {
+                bench.settle(true).await;
+                assert_eq!(bench.read(1, object(1)).await, Err(Status::Corrupt));
+            }
+            bench.write(object(1), Op::Write, 3 * SECTOR..5 * SECTOR, &mut random);
+            bench.settle(true).await;
+            wait_for_empty_journals(&mut bench).await;
+            assert_eq!(bench.read(1, object(1)).await, Err(Status::Corrupt));
+            let core = bench.cores[1].clone().expect("runs");
+            let repair = core.next_repair().await.expect("a repair is due");
+            assert!(core.repair(&repair, bench.members()).await.expect("no failure"));
+            bench.check(1, 2).await;
+            core.sync(false).await.expect("synced");
+            bench.kill(1);
+            bench.open(1);
+            bench.set_view(&[0, 1, 2], &[]);
+            bench.check(0, 1).await;
+        }
+    });
+}
+
 #[test]
 fn a_full_journal_holds_writers_back_and_loses_nothing() {
     on_worker(|worker| async move {
