@@ -1,7 +1,6 @@
 //! Reed-Solomon coding and striping: every kernel beside the reference, in one run.
 //!
 //! `cargo bench -p benches --bench coding`. Throughput counts bytes of user data.
-#![expect(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ec_store::codec::{self, Kernel};
@@ -15,7 +14,7 @@ fn encode(c: &mut Criterion) {
     for bytes in STRIPE_BYTES {
         let mut group = c.benchmark_group(format!("encode-2+1/{}K", bytes >> 10));
         group.throughput(Throughput::Bytes(bytes as u64));
-        let data: Vec<u8> = (0..bytes).map(|i| (i * 31 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..bytes).map(|i| ((i * 31) >> 3) as u8).collect();
         let (left, right) = data.split_at(bytes / 2);
         let mut parity = vec![0; bytes / 2];
         for kernel in Kernel::ALL.into_iter().filter(|k| k.is_supported()) {

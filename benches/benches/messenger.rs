@@ -1,7 +1,6 @@
 //! Calls over loopback: request and reply of several sizes, one at a time and 16 at once, in one run.
 //!
 //! `cargo bench -p benches --bench messenger`. The bare blocking echo over the same loopback is the floor.
-#![expect(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
