@@ -9,7 +9,8 @@
 //!
 //! ```text
 //! w FIRST COUNT VERSION    pieces about to be written
-//! s                        everything written before is fsynced
+//! s                        everything written since the last `n` is fsynced
+//! n                        a new writer: the last one's fsync may never have been answered
 //! f NAME                   the name is durable (its content is its name)
 //! u NAME                   the name is about to be removed
 //! U NAME                   its removal is durable
@@ -108,6 +109,7 @@ impl Promises {
             match (words[0], number(1), number(2), number(3)) {
                 ("w", Some(first), Some(count), Some(version)) => promises.written(first, count, version),
                 ("s", ..) => promises.synced(),
+                ("n", ..) => promises.open.clear(),
                 ("f", ..) if words.len() == 2 => drop(promises.names.insert(words[1].into(), Some(true))),
                 ("u", ..) if words.len() == 2 => drop(promises.names.insert(words[1].into(), None)),
                 ("U", ..) if words.len() == 2 => drop(promises.names.insert(words[1].into(), Some(false))),
@@ -173,7 +175,7 @@ impl<'a> Writer<'a> {
             let keep = whole.rfind('\n').map_or(0, |at| at + 1);
             manifest.set_len(keep as u64).doing(|| "cannot cut the manifest")?;
         }
-        manifest.flush().doing(|| "cannot write the manifest")?;
+        manifest.write_all(b"n\n").doing(|| "cannot write the manifest")?;
         let names = before.names.iter().filter(|(_, there)| **there == Some(true)).map(|(n, _)| n.clone()).collect();
         let rng = fastrand::Rng::with_seed(place.seed ^ before.version.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let buffer = vec![0; ALIGN_BYTES + WRITE_PIECES_MAX as usize * PIECE_BYTES];
@@ -363,6 +365,12 @@ mod tests {
         let name = promises.names.iter().find(|(_, there)| **there == Some(true)).unwrap().0;
         fs::remove_file(place.dir.join(name)).unwrap();
         assert!(verify(&place, 1).is_err());
+    }
+
+    #[test]
+    fn a_new_writers_fsync_promises_nothing_of_the_last_one() {
+        let promises = Promises::parse("n\nw 0 1 1\ns\nw 0 1 2\nn\ns\n").unwrap();
+        assert_eq!(promises.pieces[&0], [1, 2]);
     }
 
     #[test]

@@ -167,12 +167,18 @@ impl Cluster {
         let Some(point) = self.mount_point() else {
             return fail("this cluster has no mount point; give `cluster up` a --mount DIR");
         };
-        std::fs::create_dir_all(point).doing(|| format!("cannot make the mount point {}", point.display()))?;
+        // The mount of a client that was killed cannot be looked at; the new client has to deal with it.
+        if mounts::kind_at(point).is_none() {
+            std::fs::create_dir_all(point).doing(|| format!("cannot make the mount point {}", point.display()))?;
+        }
         let daemon = self.daemon(MOUNT)?;
         let mut command = self.command("fuse-client");
         command.arg("mount").arg(self.layout.monitor.to_string()).arg(point).current_dir(&self.dir);
         let begin = daemon.spawn(&mut command)?;
-        let mounted = |_: &str| mounts::kind_at(point).is_some_and(|kind| kind.starts_with("fuse"));
+        // It says so itself; the table of mounts alone may still show a dead one.
+        let mounted = |output: &str| {
+            output.contains("is mounted on") && mounts::kind_at(point).is_some_and(|kind| kind.starts_with("fuse"))
+        };
         daemon.wait_ready(begin, READY_MAX, interrupt, mounted)?;
         exec::run_ok(Command::new("stat").arg("-f").arg(point), READY_MAX, interrupt).map(drop)
     }

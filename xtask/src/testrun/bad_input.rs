@@ -241,7 +241,7 @@ fn stale_mount_point(bench: &Bench, rig: &Rig) -> Outcome {
     let client = rig.cluster.daemon(MOUNT)?;
     client.kill()?;
     let again = rig.cluster.start(MOUNT, &bench.interrupt);
-    let usable = bench.shell(Path::new("/"), &format!("cat '{}/here'", rig.mount().display()), 15);
+    let usable = bench.shell(Path::new("/"), &format!("cd '{}'; echo on > on; cat on", rig.mount().display()), 15);
     match (again, usable) {
         (Ok(()), Ok(_)) => Ok(()),
         (again, usable) => {
