@@ -28,6 +28,9 @@ impl Default for StoreConfig {
 /// Files that the store keeps open at most.
 const OPEN_FILES_MAX: usize = 128;
 
+/// File beside the store's own that names the process which has it open.
+const HOLDER: &str = "holder";
+
 /// The embedded store.
 pub struct EmbeddedStore {
     database: Database,
@@ -41,7 +44,7 @@ impl EmbeddedStore {
     /// When another process has it open, or it cannot be read or made.
     pub fn open(dir: &Path, config: StoreConfig) -> Result<Self, StoreError> {
         let failed = |error| match error {
-            fjall::Error::Locked => StoreError::Locked(dir.display().to_string()),
+            fjall::Error::Locked => StoreError::Locked { dir: dir.display().to_string(), holder: holder(dir) },
             other => StoreError::Backend(format!("cannot open {}: {other}", dir.display())),
         };
         let database = Database::builder(dir)
@@ -53,8 +56,18 @@ impl EmbeddedStore {
             .map_err(failed)?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
         let keys = database.keyspace("metadata", options).map_err(failed)?;
+        // Only for the words of an error: the store works without it.
+        if let Err(error) = std::fs::write(dir.join(HOLDER), std::process::id().to_string()) {
+            tracing::warn!(%error, "cannot note in {} who has the store open", dir.display());
+        }
         Ok(Self { database, keys })
     }
+}
+
+/// Who has the store open, as it noted.
+fn holder(dir: &Path) -> String {
+    let pid = std::fs::read_to_string(dir.join(HOLDER)).unwrap_or_default();
+    if pid.is_empty() { "an unknown process".into() } else { format!("process {pid}") }
 }
 
 fn backend(error: fjall::Error) -> StoreError {

@@ -60,8 +60,13 @@ pub enum StoreError {
     #[error("metadata store: {0}")]
     Backend(String),
     /// Another process has the directory open.
-    #[error("metadata store {0} is in use by another process")]
-    Locked(String),
+    #[error("metadata store {dir} is in use by another metadata service ({holder}): stop that one first")]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// Who, as far as known.
+        holder: String,
+    },
     /// A record does not have the form that this version writes.
     #[error("metadata record {key:02x?} is damaged: {reason}")]
     Corrupt {
@@ -126,7 +131,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let first = EmbeddedStore::open(dir.path(), StoreConfig::default()).expect("open");
         let second = EmbeddedStore::open(dir.path(), StoreConfig::default());
-        assert!(matches!(second, Err(StoreError::Locked(_))), "{:?}", second.err());
+        let holder = format!("process {}", std::process::id());
+        assert!(matches!(&second, Err(StoreError::Locked { holder: h, .. }) if *h == holder), "{:?}", second.err());
         drop(first);
     }
 

@@ -184,7 +184,7 @@ fn serves_syncs_and_keeps_across_a_restart() {
     let made = client.create("f", None);
     assert_eq!(client.call(NamespaceOp::Sync), Reply::Done);
     let second = start(rig.config.clone(), &rig.handle);
-    assert!(matches!(second, Err(MdsError::Store(StoreError::Locked(_)))), "{second:?}");
+    assert!(matches!(second, Err(MdsError::Store(StoreError::Locked { .. }))), "{second:?}");
     mds.stop();
     let mds = rig.start();
     let client = Client::new(&rig.handle, mds.addr(), A);
