@@ -188,7 +188,11 @@ struct State<O> {
     /// Bytes of fragment data that the disk still takes.
     free: u64,
     last_trim: Option<Instant>,
+    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle).
+    trim_wanted: bool,
     repairs: VecDeque<Repair>,
+    /// Fragments that lost their header and are not repaired yet. A read need not come by before another shard fails.
+    damaged: BTreeSet<(PgId, ObjectId)>,
     stats: CoreStats,
     stopped: bool,
 }
@@ -243,7 +247,9 @@ impl<O: Outlet> Core<O> {
             sync: SyncState::default(),
             free: 0,
             last_trim: None,
+            trim_wanted: false,
             repairs: VecDeque::new(),
+            damaged: BTreeSet::new(),
             stats: CoreStats::default(),
             stopped: false,
         };
@@ -503,6 +509,22 @@ impl<O: Outlet> Core<O> {
         if state.repairs.len() < REPAIRS_MAX && !state.repairs.contains(&repair) {
             state.repairs.push_back(repair);
             self.shared.repair.notify_all();
+        }
+    }
+
+    /// Asks for the repair of fragments that lost their header, again and again until it is done: records whose bytes
+    /// are in the file only hold it back at first.
+    fn repair_damaged(&self) {
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, repairs, damaged, .. } = &mut *state;
+        damaged.extend(store.fragments.take_salvaged().into_iter().map(|key| (key.pg, key.object)));
+        for &(pg, object) in damaged.iter() {
+            let Some(held) = shards.get(&pg) else { continue };
+            let repair = (pg, object, 0..held.shard.view().pg.profile.fragment_bytes());
+            if repairs.len() < REPAIRS_MAX && !repairs.contains(&repair) {
+                repairs.push_back(repair);
+                self.shared.repair.notify_all();
+            }
         }
     }
 

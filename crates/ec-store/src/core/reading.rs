@@ -316,7 +316,10 @@ impl<O: Outlet> Core<O> {
                 let reply = match other {
                     None => RecoveryReply::Refused(Status::NotActive),
                     Some(Ok(SnapPlan::Refused(status))) => RecoveryReply::Refused(status),
-                    Some(Ok(_)) => RecoveryReply::NotYet,
+                    Some(Ok(_)) => {
+                        state.trim_wanted = true;
+                        RecoveryReply::NotYet
+                    }
                     Some(Err(error)) => refused(&error),
                 };
                 reply_recovery(outlet, to, &reply, Bytes::new());

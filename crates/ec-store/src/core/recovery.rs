@@ -128,7 +128,14 @@ impl<O: Outlet> Core<O> {
             }
             at = end;
         }
-        self.shared.state.borrow_mut().stats.corrupt_repaired += 1;
+        {
+            let mut state = self.shared.state.borrow_mut();
+            state.stats.corrupt_repaired += 1;
+            let whole = state.shards.get(&pg).map(|held| held.shard.view().pg.profile.fragment_bytes());
+            if range.start == 0 && whole.is_some_and(|whole| range.end >= whole) {
+                state.damaged.remove(&(pg, object));
+            }
+        }
         tracing::info!(%pg, %object, ?range, "repaired from other shards");
         Ok(true)
     }
@@ -311,6 +318,10 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let ask = |shard: &mut PgShard| shard.repair_body(object, offset, length as u32);
             let Some((pieces, _)) = self.pieces(ask).await else { return Ok(false) };
             let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
+            if !pieces.iter().any(|piece| piece.exists) {
+                // deleted meanwhile: repairing it would make it anew
+                return Ok(true);
+            }
             let (data, _) = self.decode(&pieces, offset, length);
             let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
                 if !shard.may_repair(object, &range, &marks) {

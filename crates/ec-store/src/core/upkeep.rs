@@ -16,6 +16,9 @@ const APPLY_OBJECTS: usize = 8;
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
+/// Segments that a journal may still begin when writers are told that the disk is full: what is on its way then, and
+/// what removes files.
+const JOURNAL_MARGIN_SEGMENTS: u64 = 2;
 /// How often the free space is looked up.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -244,6 +247,7 @@ impl<O: Outlet> Core<O> {
             if last_free.elapsed() >= FREE_INTERVAL {
                 last_free = Instant::now();
                 self.refresh_free();
+                self.repair_damaged();
             }
             self.apply().await;
             if self.is_trim_due() {
@@ -271,13 +275,16 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Looks up how much the disk still takes, keeping a margin of `1 - full_ratio` of it.
+    /// Looks up how much the disk still takes, keeping a margin of `1 - full_ratio` of it, and of what the journal may
+    /// soon need: records taken must still find their place in fragment files, and removing files takes records too.
     pub(super) fn refresh_free(&self) {
         let mut state = self.shared.state.borrow_mut();
+        let unapplied: u64 = state.shards.values().map(|held| held.shard.unapplied_bytes()).sum();
+        let journal = JOURNAL_MARGIN_SEGMENTS * self.shared.config.journal.journal_segment_bytes;
         match state.store.fragments.space() {
             Ok(space) => {
                 let usable = (space.used_bytes + space.free_bytes) as f64;
-                let margin = (usable * (1.0 - self.shared.config.full_ratio)) as u64;
+                let margin = ((usable * (1.0 - self.shared.config.full_ratio)) as u64).max(journal) + unapplied;
                 state.free = space.free_bytes.saturating_sub(margin);
                 state.store.appended = 0;
             }
@@ -316,7 +323,7 @@ impl<O: Outlet> Core<O> {
         let (used, nearly_full) = (bytes >= bytes_max / 4, bytes >= bytes_max / 4 * 3);
         let waited = |pause| last.elapsed() >= pause;
         let records = state.shards.values().any(|held| held.shard.journalled() > 0);
-        let due = nearly_full || used && waited(TRIM_PAUSE) || waited(TRIM_IDLE);
+        let due = nearly_full || (used || state.trim_wanted) && waited(TRIM_PAUSE) || waited(TRIM_IDLE);
         records && due && state.store.poison().is_none()
     }
 
@@ -328,6 +335,7 @@ impl<O: Outlet> Core<O> {
         let (upto, first) = {
             let mut state = self.shared.state.borrow_mut();
             state.last_trim = Some(Instant::now());
+            state.trim_wanted = false;
             let steps: Vec<_> = state.shards.values().map(|held| held.shard.trim_step()).collect();
             let next = Lsn(state.store.journal.last_lsn() + 1);
             let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);

@@ -43,6 +43,8 @@ pub struct FragmentStore {
     dirs: HashMap<PgId, Arc<Path>>,
     /// Counts look-ups, to know which file was used last.
     clock: u64,
+    /// Fragments that got a new header since they were last taken.
+    salvaged: Vec<FragmentKey>,
 }
 
 #[derive(Debug)]
@@ -71,7 +73,16 @@ impl FragmentStore {
         }
         config.fragment_open_files_max = config.fragment_open_files_max.max(1);
         let memory = Arc::default();
-        Ok(Self { root, cluster, config, memory, files: HashMap::new(), dirs: HashMap::new(), clock: 0 })
+        Ok(Self {
+            root,
+            cluster,
+            config,
+            memory,
+            files: HashMap::new(),
+            dirs: HashMap::new(),
+            clock: 0,
+            salvaged: Vec::new(),
+        })
     }
 
     /// The fragment, or `None` if it does not exist. Opening one that is not open waits for the disk.
@@ -131,7 +142,13 @@ impl FragmentStore {
         let (dir, path) = self.path(key);
         let file = File::options().read(true).write(true).open(path).map_err(|error| FragmentError::io(key, error))?;
         let file = FragmentFile::salvage(key, self.cluster, file, dir, profile, self.memory.clone())?;
+        self.salvaged.push(key);
         self.insert(file)
+    }
+
+    /// Fragments whose damaged header was replaced since this was last called: all of each is to be repaired.
+    pub fn take_salvaged(&mut self) -> Vec<FragmentKey> {
+        std::mem::take(&mut self.salvaged)
     }
 
     /// [`FragmentFile::read`]; zeros and [`ReadOutcome::Absent`] if the fragment does not exist.

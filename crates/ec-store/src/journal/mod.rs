@@ -22,10 +22,14 @@
 //! [`Journal::needs_checkpoint`] says so (a segment was begun), it calls [`Journal::append_checkpoint`]. To have the
 //! checkpoint first in its segment it calls [`Journal::make_room`] before each append.
 //!
+//! **A full disk.** One segment is kept in reserve (`spare`) for the owner's own notes, without which it cannot trim;
+//! trimming fills it up again.
+//!
 //! See the module `format` for the bytes on disk.
 
 mod format;
 mod recover;
+mod spare;
 mod sync;
 
 pub use recover::{OnDamage, Recovered, RecoveredEntry, TornTail};
@@ -34,8 +38,6 @@ pub use sync::{EntryReader, SyncHandle};
 use crate::disk;
 use bytes::Bytes;
 use format::{ENTRY_ALIGN, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader, entry_bytes};
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -226,7 +228,8 @@ impl Journal {
             needs_checkpoint: false,
             is_poisoned: Arc::default(),
         };
-        journal.begin_segment(next_number)?;
+        journal.begin_segment(next_number, true)?;
+        journal.refill_spare();
         Ok((journal, recovered))
     }
 
@@ -246,7 +249,7 @@ impl Journal {
         let data_bytes = data.iter().map(Bytes::len).sum();
         let bytes = entry_bytes(front.len(), data_bytes);
         self.check_limit(bytes)?;
-        self.make_room(front.len(), data_bytes)?;
+        self.find_room(front.len(), data_bytes, false)?;
         Ok(self.append_here(kind, front, data, data_bytes, data_crc))
     }
 
@@ -260,13 +263,14 @@ impl Journal {
         Ok(location)
     }
 
-    /// Appends also beyond `journal_bytes_max`: for the owner's own notes, which let it trim. Few and small.
+    /// Appends also beyond `journal_bytes_max`, and into the spare segment when the disk is full: for the owner's own
+    /// notes, which let it trim. Few and small.
     ///
     /// # Errors
     /// As [`Journal::append`], without `Full`.
     pub fn append_exempt(&mut self, kind: u8, front: &[u8], data: &[Bytes]) -> Result<Location, JournalError> {
         let data_bytes = data.iter().map(Bytes::len).sum();
-        self.make_room(front.len(), data_bytes)?;
+        self.find_room(front.len(), data_bytes, true)?;
         Ok(self.append_here(kind, front, data, data_bytes, None))
     }
 
@@ -275,6 +279,10 @@ impl Journal {
     /// # Errors
     /// `TooLarge`, `Poisoned`, `NoSpace`, `Io`.
     pub fn make_room(&mut self, front_bytes: usize, data_bytes: usize) -> Result<(), JournalError> {
+        self.find_room(front_bytes, data_bytes, false)
+    }
+
+    fn find_room(&mut self, front_bytes: usize, data_bytes: usize, may_use_spare: bool) -> Result<(), JournalError> {
         self.check_poison()?;
         let bytes = entry_bytes(front_bytes, data_bytes);
         let bytes_max = self.config.journal_segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
@@ -286,7 +294,7 @@ impl Journal {
             let number = newest.number + 1;
             self.flush()?;
             self.end_segment();
-            self.begin_segment(number)?;
+            self.begin_segment(number, may_use_spare)?;
         }
         Ok(())
     }
@@ -397,6 +405,7 @@ impl Journal {
             self.segments.pop_front();
             count += 1;
         }
+        self.refill_spare();
         Ok(count)
     }
 
@@ -465,6 +474,13 @@ impl Journal {
         location
     }
 
+    /// Without a spare segment things go on; it is tried again at the next trim.
+    fn refill_spare(&self) {
+        if let Err(error) = spare::refill(&self.dir, self.config.journal_segment_bytes) {
+            tracing::warn!(dir = %self.dir.display(), %error, "no journal segment in reserve");
+        }
+    }
+
     /// Gives back the space behind the last entry of a segment that is full.
     fn end_segment(&mut self) {
         let newest = self.newest();
@@ -474,18 +490,17 @@ impl Journal {
         }
     }
 
-    fn begin_segment(&mut self, number: u64) -> Result<(), JournalError> {
+    fn begin_segment(&mut self, number: u64, may_use_spare: bool) -> Result<(), JournalError> {
         let path = format::segment_path(&self.dir, number);
+        let bytes = self.config.journal_segment_bytes;
         let begin = || {
             let incarnation = disk::random_u128()? as u64;
-            // What an earlier attempt left behind is of no use.
-            let mut options = File::options();
-            let file = options.read(true).write(true).create(true).truncate(true).open(&path)?;
-            // With its space taken now, a flush cannot meet a full disk.
-            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.config.journal_segment_bytes) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let file = match spare::allocate(&path, bytes) {
+                Err(error) if may_use_spare && disk::is_full(&error) => {
+                    spare::take(&self.dir, &path, bytes)?.ok_or(error)?
+                }
+                result => result?,
+            };
             let header = SegmentHeader { number, incarnation, first_lsn: self.next_lsn, synced: self.synced };
             disk::write_counted(&file, 0, &header.encode()).map_err(|(_, error)| error)?;
             Ok((file, incarnation))

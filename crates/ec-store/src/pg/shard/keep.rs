@@ -1,6 +1,6 @@
 //! Sync, apply and trim: how records travel from the journal into fragment files.
 
-use super::store::{Change, Delta, Lsn, ShardStore, StoreError};
+use super::store::{Change, Delta, Lsn, Payload, ShardStore, StoreError};
 use super::{PgShard, PgState};
 use protocol::shard::Status;
 use protocol::{ObjectId, Seq, SessionId};
@@ -188,6 +188,15 @@ impl PgShard {
     /// Records in the journal, and objects rebuilt here or missed by absent shards: for status and tests.
     pub fn journalled(&self) -> usize {
         self.log.entries.len()
+    }
+
+    /// Bytes in the journal that fragment files do not have yet.
+    pub fn unapplied_bytes(&self) -> u64 {
+        let bytes = |entry: &super::log::Entry| match &entry.record.payload {
+            Payload::Journalled(data) if !entry.applied => data.len() as u64,
+            _ => 0,
+        };
+        self.log.entries.values().map(bytes).sum()
     }
 
     /// What a checkpoint without a trim holds.
