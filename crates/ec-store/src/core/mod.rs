@@ -191,6 +191,8 @@ struct State<O> {
     /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle).
     trim_wanted: bool,
     repairs: VecDeque<Repair>,
+    /// Ranges that failed their checksum and are not repaired yet, as (object, start, end).
+    corrupt: BTreeSet<(PgId, ObjectId, u64, u64)>,
     /// Fragments that lost their header and are not repaired yet. A read need not come by before another shard fails.
     damaged: BTreeSet<(PgId, ObjectId)>,
     stats: CoreStats,
@@ -249,6 +251,7 @@ impl<O: Outlet> Core<O> {
             last_trim: None,
             trim_wanted: false,
             repairs: VecDeque::new(),
+            corrupt: BTreeSet::new(),
             damaged: BTreeSet::new(),
             stats: CoreStats::default(),
             stopped: false,
@@ -503,20 +506,24 @@ impl<O: Outlet> Core<O> {
     }
 
     fn note_corrupt(&self, state: &mut State<O>, pg: PgId, object: ObjectId, range: Range<u64>) {
+        if state.corrupt.len() >= REPAIRS_MAX || !state.corrupt.insert((pg, object, range.start, range.end)) {
+            return; // known, and tried again and again
+        }
         state.stats.corrupt_found += 1;
         tracing::warn!(%pg, %object, ?range, "bytes fail their checksum: they are read from other shards and repaired");
-        let repair = (pg, object, range);
-        if state.repairs.len() < REPAIRS_MAX && !state.repairs.contains(&repair) {
-            state.repairs.push_back(repair);
-            self.shared.repair.notify_all();
-        }
+        state.repairs.push_back((pg, object, range));
+        self.shared.repair.notify_all();
     }
 
-    /// Asks for the repair of fragments that lost their header, again and again until it is done: records whose bytes
-    /// are in the file only hold it back at first.
+    /// Asks for the repair of corrupt ranges and of fragments that lost their header, again and again until it is done:
+    /// records whose bytes are in the file only hold it back at first.
     fn repair_damaged(&self) {
         let mut state = self.shared.state.borrow_mut();
-        let State { store, shards, repairs, damaged, .. } = &mut *state;
+        let State { store, shards, repairs, damaged, corrupt, .. } = &mut *state;
+        if repairs.is_empty() && !corrupt.is_empty() {
+            repairs.extend(corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end)));
+            self.shared.repair.notify_all();
+        }
         damaged.extend(store.fragments.take_salvaged().into_iter().map(|key| (key.pg, key.object)));
         for &(pg, object) in damaged.iter() {
             let Some(held) = shards.get(&pg) else { continue };

@@ -317,7 +317,7 @@ impl<O: Outlet> Core<O> {
                     None => RecoveryReply::Refused(Status::NotActive),
                     Some(Ok(SnapPlan::Refused(status))) => RecoveryReply::Refused(status),
                     Some(Ok(_)) => {
-                        state.trim_wanted = true;
+                        self.shared.state.borrow_mut().trim_wanted = true;
                         RecoveryReply::NotYet
                     }
                     Some(Err(error)) => refused(&error),

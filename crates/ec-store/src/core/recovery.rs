@@ -124,6 +124,7 @@ impl<O: Outlet> Core<O> {
         while at < range.end {
             let end = range.end.next_multiple_of(SECTOR_BYTES).min(at + CHUNK_BYTES);
             if !way.repair_chunk(object, at, end - at).await? {
+                self.shared.state.borrow_mut().trim_wanted = true;
                 return Ok(false);
             }
             at = end;
@@ -131,6 +132,9 @@ impl<O: Outlet> Core<O> {
         {
             let mut state = self.shared.state.borrow_mut();
             state.stats.corrupt_repaired += 1;
+            let within = |start, end| range.start <= start && end <= range.end;
+            state.corrupt.retain(|&(p, o, start, end)| (p, o) != (pg, object) || !within(start, end));
+            state.repairs.retain(|(p, o, r)| (*p, *o) != (pg, object) || !within(r.start, r.end));
             let whole = state.shards.get(&pg).map(|held| held.shard.view().pg.profile.fragment_bytes());
             if range.start == 0 && whole.is_some_and(|whole| range.end >= whole) {
                 state.damaged.remove(&(pg, object));

@@ -173,7 +173,7 @@ impl Side {
         while let Some(repair) = self.core.next_repair().await {
             match self.core.repair(&repair, Others(Rc::clone(&self.peers))).await {
                 Ok(true) => {}
-                Ok(false) => tracing::warn!(?repair, "cannot be repaired now; the next read asks for it again"),
+                Ok(false) => tracing::debug!(?repair, "cannot be repaired now; it is tried again"),
                 Err(error) => tracing::error!(?repair, %error, "cannot be repaired"),
             }
         }
