@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::FromBytes;
 
+/// Shards of a PG: what a set of them has bits for.
+const SHARDS_MAX: u8 = 16;
+
 /// The service of one worker, whose core is open.
 pub(super) fn make(shared: &Arc<Shared>, worker: &Worker) -> Rc<dyn Service> {
     Rc::new(Dispatch { shared: Arc::clone(shared), side: worker.local::<Side>() })
@@ -34,7 +37,8 @@ impl Service for Dispatch {
                 ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg())
             }
             Some(Kind::Recovery) if message.is_request() => {
-                protocol::decode::<RecoveryRequest>("recovery request", &message.front).ok().map(|request| request.pg)
+                let request = protocol::decode::<RecoveryRequest>("recovery request", &message.front).ok();
+                request.filter(|request| request.from.get() < SHARDS_MAX).map(|request| request.pg)
             }
             Some(Kind::OsdStatus) if message.is_request() => {
                 let report = protocol::encode(&self.shared.report());

@@ -1,6 +1,7 @@
 //! The role against a real monitor, over loopback, with real directories.
 
 mod data;
+mod hostile;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};

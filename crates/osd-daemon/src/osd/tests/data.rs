@@ -94,24 +94,23 @@ fn rebuilt(cluster: &TestCluster, osd: usize) -> u64 {
     cluster.osd(osd).shared.report().rebuilt_bytes
 }
 
-fn damage_headers(dir: &Path) -> usize {
-    let mut damaged = 0;
+/// Does something to every fragment file of a data directory, and says to how many.
+fn with_fragments(dir: &Path, harm: fn(&Path)) -> usize {
+    let mut harmed = 0;
     for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()) {
         if entry.is_dir() {
-            damaged += damage_headers(&entry);
+            harmed += with_fragments(&entry, harm);
         } else {
-            let mut bytes = std::fs::read(&entry).expect("readable");
-            let header = bytes.len().min(4096);
-            bytes[..header].fill(0xff);
-            std::fs::write(&entry, bytes).expect("writable");
-            damaged += usize::from(header > 0);
+            harm(&entry);
+            harmed += 1;
         }
     }
-    damaged
+    harmed
 }
 
-#[test]
-fn an_osd_that_cannot_check_its_journal_leaves_and_the_others_serve() {
+/// A cluster with files written a moment ago, so that the journal of osd 2, which was killed, still has records whose
+/// bytes are in its fragment files only; and those files harmed.
+fn with_harmed_fragments(harm: fn(&Path)) -> (TestCluster, Client, Vec<FileRef>) {
     let mut cluster = TestCluster::start(1, Mapping::CoreAffine);
     let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
     let client = Client::connect(config).expect("a session");
@@ -120,13 +119,48 @@ fn an_osd_that_cannot_check_its_journal_leaves_and_the_others_serve() {
         write(&client, *file, bytes_of(number, 1), true);
     }
     cluster.kill_osd(2);
-    // written a moment ago: the journal still has records whose bytes are in these files only
-    assert!(damage_headers(&cluster.osd_config(2).dir.join("pg")) > 0);
+    assert!(with_fragments(&cluster.osd_config(2).dir.join("pg"), harm) > 0);
     cluster.start_osd(2);
+    (cluster, client, files)
+}
+
+#[test]
+fn an_osd_that_cannot_check_its_journal_leaves_and_the_others_serve() {
+    let (cluster, client, files) = with_harmed_fragments(|fragment| {
+        std::fs::remove_file(fragment).expect("removed");
+        std::fs::create_dir(fragment).expect("made");
+    });
     wait_until("it leaves", || !cluster.map().osds[&OsdId::new(2)].up);
     cluster.wait_degraded();
     for (number, file) in (0..FILES).zip(&files) {
         assert_eq!(read(&client, *file), bytes_of(number, 1));
     }
+    client.close().expect("closed");
+}
+
+#[test]
+fn an_osd_whose_headers_are_damaged_serves_and_is_repaired() {
+    let (mut cluster, client, files) = with_harmed_fragments(|fragment| {
+        let mut bytes = std::fs::read(fragment).expect("readable");
+        let header = bytes.len().min(4096);
+        bytes[..header].fill(0xff);
+        std::fs::write(fragment, bytes).expect("writable");
+    });
+    cluster.wait_clean();
+    for (number, file) in (0..FILES).zip(&files) {
+        assert_eq!(read(&client, *file), bytes_of(number, 1));
+    }
+    wait_until("every fragment is repaired", || {
+        let report = cluster.osd(2).shared.report();
+        report.corrupt_repaired >= FILES
+    });
+    // its own bytes count once another is gone
+    cluster.stop_osd(0);
+    cluster.wait_degraded();
+    for (number, file) in (0..FILES).zip(&files) {
+        assert_eq!(read(&client, *file), bytes_of(number, 1));
+    }
+    cluster.start_osd(0);
+    cluster.wait_clean();
     client.close().expect("closed");
 }
