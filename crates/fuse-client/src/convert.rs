@@ -25,24 +25,23 @@ pub fn errno(error: &ClientError) -> Errno {
     Errno::from_i32(error.errno())
 }
 
-/// A point in time as the standard library has it.
+/// A point in time as the standard library has it, from which fuser gets back the same seconds and nanoseconds.
 pub fn system_time(time: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(time.secs.unsigned_abs());
     let start = if time.secs < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
     start.and_then(|start| start.checked_add(Duration::from_nanos(time.nanos.into()))).unwrap_or(UNIX_EPOCH)
 }
 
-/// The inverse of [`system_time`].
-pub fn timestamp(time: SystemTime) -> Timestamp {
-    let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+/// The time in a request. Not the inverse of [`system_time`]: fuser 0.18 turns `(secs, nanos)` before 1970 into a point
+/// `-secs` seconds *and* `nanos` before it, where POSIX counts nanoseconds forwards. Undone here, so that every time goes
+/// to the cluster as the caller gave it. Times in replies fuser converts exactly.
+fn request_time(time: SystemTime) -> Timestamp {
+    let seconds = |duration: Duration| i64::try_from(duration.as_secs());
     match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timestamp { secs: seconds(after), nanos: after.subsec_nanos() },
+        Ok(after) => Timestamp { secs: seconds(after).unwrap_or(i64::MAX), nanos: after.subsec_nanos() },
         Err(before) => {
             let before = before.duration();
-            match before.subsec_nanos() {
-                0 => Timestamp { secs: -seconds(before), nanos: 0 },
-                nanos => Timestamp { secs: -seconds(before) - 1, nanos: 1_000_000_000 - nanos },
-            }
+            Timestamp { secs: seconds(before).map_or(i64::MIN, |secs| -secs), nanos: before.subsec_nanos() }
         }
     }
 }
@@ -50,7 +49,7 @@ pub fn timestamp(time: SystemTime) -> Timestamp {
 /// A time of utimensat.
 pub fn time_or_now(time: TimeOrNow, now: Timestamp) -> Timestamp {
     match time {
-        TimeOrNow::SpecificTime(time) => timestamp(time),
+        TimeOrNow::SpecificTime(time) => request_time(time),
         TimeOrNow::Now => now,
     }
 }
@@ -135,15 +134,37 @@ pub fn allocate_mode(mode: i32) -> Option<AllocateMode> {
 mod tests {
     use super::*;
 
+    /// As fuser reads a request.
+    fn read_by_fuser(secs: i64, nanos: u32) -> SystemTime {
+        let distance = Duration::new(secs.unsigned_abs(), nanos);
+        if secs >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+    }
+
+    /// As fuser writes a reply.
+    fn written_by_fuser(time: SystemTime) -> (i64, u32) {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => (after.as_secs() as i64, after.subsec_nanos()),
+            Err(before) => match (before.duration().as_secs(), before.duration().subsec_nanos()) {
+                (secs, 0) => ((secs as i64).wrapping_neg(), 0),
+                (secs, nanos) => (-(secs as i64) - 1, 1_000_000_000 - nanos),
+            },
+        }
+    }
+
     #[test]
-    fn times_before_1970_survive() {
-        for (secs, nanos) in [(0, 0), (0, 1), (1, 999_999_999), (-1, 0), (-1, 1), (-2, 999_999_999), (1 << 40, 5)] {
-            let time = Timestamp { secs, nanos };
-            assert_eq!(timestamp(system_time(time)), time);
+    fn times_go_through_unchanged_both_ways() {
+        let seconds = [0, 1, -1, -2, -5, 1 << 40, -(1 << 40), i64::MAX, i64::MIN + 1];
+        for secs in seconds {
+            for nanos in [0, 1, 7, 500_000_000, 999_999_999] {
+                let time = Timestamp { secs, nanos };
+                assert_eq!(request_time(read_by_fuser(secs, nanos)), time);
+                assert_eq!(written_by_fuser(system_time(time)), (secs, nanos));
+            }
         }
         // Any time that a disk may hold has an answer.
-        system_time(Timestamp { secs: i64::MIN, nanos: 0 });
-        system_time(Timestamp { secs: i64::MAX, nanos: 999_999_999 });
+        assert_eq!(written_by_fuser(system_time(Timestamp { secs: i64::MIN, nanos: 0 })), (i64::MIN, 0));
+        assert_eq!(written_by_fuser(system_time(Timestamp { secs: i64::MIN, nanos: 7 })), (i64::MIN, 7));
+        system_time(Timestamp { secs: i64::MAX, nanos: u32::MAX });
     }
 
     #[test]
