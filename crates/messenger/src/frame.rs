@@ -107,12 +107,6 @@ impl Message {
         Message { class, kind, flags: 0, id: 0, front, data, data_crc: None }
     }
 
-    /// Says that the CRC32C of the data is known already, so that it is not computed again.
-    pub fn with_data_crc(mut self, crc: u32) -> Message {
-        self.data_crc = Some(crc);
-        self
-    }
-
     /// Where the answer goes.
     pub fn reply_to(&self) -> ReplyTo {
         ReplyTo { class: self.class, id: self.id }

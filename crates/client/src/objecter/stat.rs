@@ -80,10 +80,12 @@ pub(super) async fn stat(local: &Rc<Local>, pool: PoolId, object: ObjectId) -> R
     };
     let answers = ask_shards(local, &pg, Kind::Stat, object, &(0..0), status_of).await?;
     let replies: Vec<StatReply> = answers.iter().filter_map(parse).collect();
+    let logical_end = replies.iter().map(|reply| reply.logical_end.get()).max().unwrap_or(0);
     let sum: u64 = replies.iter().map(|reply| reply.allocated.get()).sum();
     Ok(ObjectStat {
         exists: replies.iter().any(|reply| reply.flags & 1 == 1),
-        logical_end: replies.iter().map(|reply| reply.logical_end.get()).max().unwrap_or(0),
+        // what a writer said of it: no more than an object holds
+        logical_end: logical_end.min(pg.layout.profile().object_bytes()),
         allocated: sum * u64::from(pg.layout.profile().k()) / (replies.len() as u64).max(1),
     })
 }

@@ -362,14 +362,6 @@ impl FragmentFile {
         Ok(())
     }
 
-    /// Sets version and logical end exactly, without touching data: for a fragment rebuilt from other shards.
-    pub fn set_mark(&self, mark: Mark) {
-        let mut state = self.state.lock();
-        self.changed(0);
-        state.apply(mark);
-        state.header.logical_end = mark.logical_end;
-    }
-
     /// What the fragment says of itself.
     ///
     /// # Errors

@@ -19,8 +19,7 @@
 //! flush and sync fails with [`JournalError::Poisoned`] until it is opened again.
 //!
 //! **Checkpoints.** Trimming removes whole segments, so what the owner must remember for ever has to be repeated: when
-//! [`Journal::needs_checkpoint`] says so (a segment was begun), it calls [`Journal::append_checkpoint`]. To have the
-//! checkpoint first in its segment it calls [`Journal::make_room`] before each append.
+//! [`Journal::needs_checkpoint`] says so (a segment was begun), it calls [`Journal::append_checkpoint`].
 //!
 //! **A full disk.** One segment is kept in reserve (`spare`) for the owner's own notes, without which it cannot trim;
 //! trimming fills it up again.
@@ -278,10 +277,6 @@ impl Journal {
     ///
     /// # Errors
     /// `TooLarge`, `Poisoned`, `NoSpace`, `Io`.
-    pub fn make_room(&mut self, front_bytes: usize, data_bytes: usize) -> Result<(), JournalError> {
-        self.find_room(front_bytes, data_bytes, false)
-    }
-
     fn find_room(&mut self, front_bytes: usize, data_bytes: usize, may_use_spare: bool) -> Result<(), JournalError> {
         self.check_poison()?;
         let bytes = entry_bytes(front_bytes, data_bytes);
