@@ -12,8 +12,8 @@ use crate::options::MountSettings;
 use client::ClientError;
 use client::fs::{FileSystem, LocalFs};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
@@ -60,10 +60,28 @@ pub struct Adapter {
     direct_mmap: bool,
 }
 
+/// Makes attributes for the kernel where nobody is to be asked how much the file takes on disk.
+struct Shape {
+    fs: FileSystem,
+    ttl: Duration,
+}
+
+impl Shape {
+    /// The attributes, and how long the kernel may use them: not at all if it has to ask again to learn `st_blocks`.
+    fn of(&self, attr: &Attr) -> (FileAttr, Duration) {
+        let (allocated, guessed) = self.fs.allocated_known(attr);
+        (file_attr(attr, allocated), if guessed { Duration::ZERO } else { self.ttl })
+    }
+}
+
 impl Adapter {
     /// For a file system that is started.
     pub fn new(fs: FileSystem, options: AdapterOptions) -> Self {
         Self { fs, options, direct_mmap: false }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { fs: self.fs.clone(), ttl: self.options.attr_ttl }
     }
 
     /// Starts an operation near a file.
@@ -96,11 +114,12 @@ impl Adapter {
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Attr, ClientError>> + 'static,
     {
-        let options = self.options;
+        let (options, shape) = (self.options, self.shape());
         self.run(what, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(attr) => {
-                    reply.entry_with_ttls(&options.attr_ttl, &options.entry_ttl, &file_attr(&attr), GENERATION);
+                    let (attr, attr_ttl) = shape.of(&attr);
+                    reply.entry_with_ttls(&attr_ttl, &options.entry_ttl, &attr, GENERATION);
                 }
                 Err(error) => reply.error(errno(&error)),
             }

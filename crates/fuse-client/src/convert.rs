@@ -79,13 +79,12 @@ pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
     }
 }
 
-/// Attributes for the kernel.
-pub fn file_attr(attr: &Attr) -> FileAttr {
+/// Attributes for the kernel, of a file that takes `allocated` bytes on disk.
+pub fn file_attr(attr: &Attr, allocated: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(attr.gfid.unique()),
         size: attr.size,
-        // Holes are not known here without asking the shards: a file counts as full.
-        blocks: if attr.kind == FileKind::Regular { attr.size.div_ceil(512) } else { 0 },
+        blocks: allocated.div_ceil(512),
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),

@@ -40,11 +40,20 @@ pub trait Backend: 'static {
     fn sync(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::extents`].
     fn extents(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<Vec<Range<u64>>>>;
+    /// See [`LocalIo::allocated`].
+    fn allocated(&self, file: FileRef, size: u64) -> impl Future<Output = Result<u64>>;
+    /// Bytes of a file in one object of the pool.
+    fn object_bytes(&self, pool: PoolId) -> Result<u64>;
 }
 
 /// The pool of new files: the first.
 pub(super) fn first_pool(client: &Client) -> Result<PoolId> {
     client.map()?.pools.keys().next().copied().ok_or(ClientError::NoPool(PoolId::default()))
+}
+
+/// Bytes of a file in one object of the pool.
+pub(super) fn object_bytes(client: &Client, pool: PoolId) -> Result<u64> {
+    client.map()?.pools.get(&pool).map(|found| found.profile.object_bytes()).ok_or(ClientError::NoPool(pool))
 }
 
 /// A cluster, seen from one worker.
@@ -111,5 +120,13 @@ impl Backend for Cluster {
 
     async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         self.io.extents(file, range).await
+    }
+
+    async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {
+        self.io.allocated(file, size).await
+    }
+
+    fn object_bytes(&self, pool: PoolId) -> Result<u64> {
+        object_bytes(&self.client, pool)
     }
 }

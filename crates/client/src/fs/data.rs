@@ -160,6 +160,7 @@ impl<B: Backend> LocalFs<B> {
     pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
         let Some(inode) = self.shared.table.get(gfid) else { return self.sync_names(caller).await };
         self.sync_data(&inode).await?;
+        self.shared.usage.forget(gfid);
         self.flush_attrs(&inode).await?;
         let needed = inode.with(|state| state.take_unsynced());
         if (needed || !datasync)
@@ -197,6 +198,7 @@ impl<B: Backend> LocalFs<B> {
             self.backend.truncate(file, size, end).await?;
         }
         inode.with(|state| state.truncated_data(end.max(old)));
+        self.shared.usage.forget(gfid);
         let attr = sent.ok_or(ClientError::Posix(EIO))?;
         drop(op);
         // The open was for the lease; a file that nobody has open is closed again.
@@ -223,6 +225,7 @@ impl<B: Backend> LocalFs<B> {
         if mode != AllocateMode::Allocate && inside.start < inside.end {
             self.backend.punch(file, inside, hint).await?;
             inode.with(|state| state.wrote(0, caller.now));
+            self.shared.usage.forget(gfid);
         }
         let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
         if extends && range.end > size {

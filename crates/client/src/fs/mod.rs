@@ -25,6 +25,7 @@ mod lease;
 mod names;
 mod sweep;
 mod table;
+mod usage;
 
 pub use backend::{Backend, Cluster, Result};
 pub use data::{AllocateMode, SeekTo};
@@ -94,6 +95,7 @@ struct Shared {
     /// Counts closes: which cached lease is the oldest.
     closes: AtomicU64,
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
+    usage: usage::Usage,
 }
 
 impl Shared {
@@ -107,6 +109,7 @@ impl Shared {
             creating: AtomicU64::new(0),
             closes: AtomicU64::new(0),
             space: ContentionMutex::new("fs space", None),
+            usage: usage::Usage::new(),
         }
     }
 }

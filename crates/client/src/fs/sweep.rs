@@ -6,6 +6,7 @@ use super::table::Inode;
 use super::{Backend, LocalFs, own_caller};
 use protocol::namespace::NamespaceOp;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Leases reclaimed per request, so that one request stays far below the largest message.
 const RECLAIM_BATCH: usize = 4096;
@@ -32,6 +33,7 @@ impl<B: Backend> LocalFs<B> {
         }
         self.evict(cached).await;
         self.shared.table.sweep();
+        self.shared.usage.sweep(Instant::now());
     }
 
     /// Gives back the leases that were closed longest ago, beyond the bound.

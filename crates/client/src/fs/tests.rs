@@ -27,6 +27,8 @@ struct World {
     names: HashMap<Vec<u8>, Gfid>,
     mounts: Vec<Rc<LocalFs<Model>>>,
     last: u64,
+    /// How often it was asked how much a file takes.
+    asked: u32,
 }
 
 /// The backend of one mount. A conflicting open recalls the lease from the other mount before it is answered.
@@ -90,20 +92,7 @@ impl Model {
         let mut world = self.world.borrow_mut();
         world.last += 1;
         let gfid = Gfid::of_inode(world.last + 1);
-        let attr = Attr {
-            gfid,
-            kind: FileKind::Regular,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            nlink: 1,
-            rdev: 0,
-            size: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            pool,
-        };
+        let attr = Attr { gfid, atime: now, mtime: now, ctime: now, pool, ..sparse_attr(0) };
         let holders = vec![(self.mount, LeaseMode::Write)];
         world.files.insert(gfid, Stored { attr, data: Vec::new(), holders, open: vec![self.mount], unstable: None });
         world.names.insert(name, gfid);
@@ -234,6 +223,15 @@ impl Backend for Model {
             range.clone().filter(data).map(|at| at..at + 1).collect()
         })
     }
+
+    async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {
+        self.world.borrow_mut().asked += 1;
+        Ok(self.extents(file, 0..size).await?.len() as u64)
+    }
+
+    fn object_bytes(&self, _pool: PoolId) -> Result<u64> {
+        Ok(1000)
+    }
 }
 
 fn mounts(count: usize) -> Vec<Rc<LocalFs<Model>>> {
@@ -261,6 +259,25 @@ fn create(fs: &LocalFs<Model>, name: &str) -> Gfid {
 
 fn truncate(size: u64) -> SetAttr {
     SetAttr { size: Some(size), ..SetAttr::default() }
+}
+
+/// A file of that size.
+pub(super) fn sparse_attr(size: u64) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        gfid: Gfid::of_inode(2),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        rdev: 0,
+        size,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        pool: PoolId::new(1),
+    }
 }
 
 /// One random operation on the file and on the oracle.
@@ -433,5 +450,23 @@ fn a_dead_session_is_reported_once_and_files_go_on() {
         fs.fsync(gfid, false, at(3)).await.expect("said once");
         fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(4)).await.expect("a new lease");
         assert_eq!(fs.getattr(gfid, at(5)).await.expect("getattr").size, 1);
+    });
+}
+
+#[test]
+fn a_sparse_file_takes_what_is_written() {
+    let mounts = mounts(1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let gfid = create(fs, "file");
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"small"), false, at(2)).await.expect("write");
+        let attr = fs.getattr(gfid, at(2)).await.expect("getattr");
+        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (512, 0), "nobody is asked for a small file");
+        fs.write(gfid, 50_000, Bytes::from_static(b"far"), false, at(2)).await.expect("write");
+        let attr = fs.getattr(gfid, at(2)).await.expect("getattr");
+        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (8, 1));
+        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (8, 1), "the answer is used again");
+        fs.allocate(gfid, 0, 5, AllocateMode::Punch, at(3)).await.expect("punch");
+        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (3, 2));
     });
 }

@@ -1,7 +1,7 @@
 //! Requests about the content of files.
 
 use super::{Adapter, GENERATION};
-use crate::convert::{allocate_mode, caller, errno, file_attr};
+use crate::convert::{allocate_mode, caller, errno};
 use bytes::Bytes;
 use client::fs::{CreateMode, SeekTo};
 use fuser::{
@@ -63,12 +63,13 @@ impl Adapter {
         };
         let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
         // One time to live for both: the shorter.
-        let ttl = self.options.attr_ttl.min(self.options.entry_ttl);
+        let (entry_ttl, shape) = (self.options.entry_ttl, self.shape());
         self.run("create", parent, 0, move |fs| async move {
             match fs.create(parent, name, mode & 0o7777, how, caller).await {
                 Ok((attr, cached)) => {
                     let flags = answers[usize::from(cached)];
-                    reply.created(&ttl, &file_attr(&attr), GENERATION, NO_HANDLE, flags);
+                    let (attr, attr_ttl) = shape.of(&attr);
+                    reply.created(&attr_ttl.min(entry_ttl), &attr, GENERATION, NO_HANDLE, flags);
                 }
                 Err(error) => reply.error(errno(&error)),
             }

@@ -47,7 +47,7 @@ impl Adapter {
         let (caller, ttl) = (caller(req), self.options.attr_ttl);
         self.run("getattr", file, 0, move |fs| async move {
             match fs.getattr(file, caller).await {
-                Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+                Ok(attr) => reply.attr(&ttl, &file_attr(&attr, fs.allocated(&attr).await)),
                 Err(error) => reply.error(errno(&error)),
             }
         });
@@ -62,7 +62,7 @@ impl Adapter {
         (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
         reply: ReplyAttr,
     ) {
-        let (caller, ttl) = (caller(req), self.options.attr_ttl);
+        let (caller, shape) = (caller(req), self.shape());
         let set = SetAttr {
             mode: owner.mode.map(|mode| mode & MODE_BITS),
             uid: owner.uid,
@@ -74,7 +74,10 @@ impl Adapter {
         };
         self.run("setattr", file, 0, move |fs| async move {
             match fs.setattr(file, set, caller).await {
-                Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+                Ok(attr) => {
+                    let (attr, ttl) = shape.of(&attr);
+                    reply.attr(&ttl, &attr);
+                }
                 Err(error) => reply.error(errno(&error)),
             }
         });
@@ -176,15 +179,15 @@ impl Adapter {
     ) {
         let caller = caller(req);
         // One time to live for both: the shorter.
-        let ttl = self.options.attr_ttl.min(self.options.entry_ttl);
+        let (entry_ttl, shape) = (self.options.entry_ttl, self.shape());
         self.run("readdirplus", dir, 0, move |fs| async move {
             let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
                 Ok(page) => page,
                 Err(error) => return reply.error(errno(&error)),
             };
             for item in page {
-                let attr = file_attr(&item.attr);
-                let ttl = if item.written_elsewhere { Duration::ZERO } else { ttl };
+                let (attr, attr_ttl) = shape.of(&item.attr);
+                let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(entry_ttl) };
                 if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
                     break;
                 }

@@ -1,0 +1,134 @@
+//! What a file takes on disk, for `st_blocks`.
+//!
+//! Contract: files of up to one object count as full, without asking anyone; so do files beyond [`OBJECTS_MAX`] objects.
+//! For those between, [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file, and
+//! [`FileSystem::allocated_known`] never does. An answer is an estimate: other mounts may write meanwhile.
+
+use super::{Backend, FileSystem, LocalFs, Shared};
+use messenger::sync::ContentionMutex;
+use protocol::Gfid;
+use protocol::namespace::{Attr, FileKind};
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// Files of more objects count as full: each object costs a message to each of its shards, and this many take tens of
+/// milliseconds. With objects of 64 MiB, 64 GiB.
+const OBJECTS_MAX: u64 = 1024;
+/// How long an answer is used again: as long as the kernel by default keeps attributes.
+const AGE_MAX: Duration = Duration::from_secs(1);
+/// How long `stat` waits for shards before it takes the size instead: dead daemons must not make `ls` hang.
+const ASK_WAIT: Duration = Duration::from_secs(2);
+/// Unit of `st_blocks` in bytes.
+const BLOCK_BYTES: u64 = 512;
+
+/// Answers of the shards, by file.
+pub(super) struct Usage {
+    known: ContentionMutex<HashMap<Gfid, (Instant, u64)>>,
+}
+
+impl Usage {
+    pub(super) fn new() -> Self {
+        Self { known: ContentionMutex::new("fs usage", HashMap::new()) }
+    }
+
+    fn get(&self, gfid: Gfid, now: Instant) -> Option<u64> {
+        let known = self.known.lock();
+        known.get(&gfid).filter(|(at, _)| now.saturating_duration_since(*at) < AGE_MAX).map(|(_, bytes)| *bytes)
+    }
+
+    /// Something that changes it a lot has happened: the next question is asked anew.
+    pub(super) fn forget(&self, gfid: Gfid) {
+        self.known.lock().remove(&gfid);
+    }
+
+    /// Drops what is too old to be used.
+    pub(super) fn sweep(&self, now: Instant) {
+        self.known.lock().retain(|_, (at, _)| now.saturating_duration_since(*at) < AGE_MAX);
+    }
+}
+
+/// As if it had no holes.
+fn full(attr: &Attr) -> u64 {
+    match attr.kind {
+        FileKind::Regular => attr.size.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES),
+        _ => 0,
+    }
+}
+
+/// Do its shards have to be asked?
+fn is_asked_for(attr: &Attr, object_bytes: u64) -> bool {
+    let objects = attr.size.div_ceil(object_bytes.max(1));
+    attr.kind == FileKind::Regular && (2..=OBJECTS_MAX).contains(&objects)
+}
+
+fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
+    if is_asked_for(attr, object_bytes) { shared.usage.get(attr.gfid, Instant::now()) } else { Some(full(attr)) }
+}
+
+impl FileSystem {
+    /// Bytes that a file takes on disk, without parity, if no shard has to be asked for them; else its size, and true.
+    pub fn allocated_known(&self, attr: &Attr) -> (u64, bool) {
+        let Ok(object_bytes) = super::backend::object_bytes(&self.client, attr.pool) else {
+            return (full(attr), false);
+        };
+        match known(&self.shared, attr, object_bytes) {
+            Some(bytes) => (bytes, false),
+            None => (full(attr), true),
+        }
+    }
+}
+
+impl<B: Backend> LocalFs<B> {
+    /// Bytes that a file takes on disk, without parity; of a file whose shards do not answer within 2 s, its size.
+    pub async fn allocated(&self, attr: &Attr) -> u64 {
+        let Ok(object_bytes) = self.backend.object_bytes(attr.pool) else { return full(attr) };
+        if let Some(bytes) = known(&self.shared, attr, object_bytes) {
+            return bytes;
+        }
+        let file = crate::objecter::FileRef { gfid: attr.gfid, pool: attr.pool };
+        let mut asked = pin!(self.backend.allocated(file, attr.size));
+        let mut late = pin!(self.backend.sleep(ASK_WAIT));
+        let answer = poll_fn(|cx| match asked.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(answer.ok()),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+        });
+        // Also a failure is remembered, or each `stat` would wait anew.
+        let bytes = answer.await.unwrap_or_else(|| full(attr));
+        self.shared.usage.known.lock().insert(attr.gfid, (Instant::now(), bytes));
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sparse_attr;
+    use super::*;
+
+    #[test]
+    fn only_files_of_some_objects_are_asked_for() {
+        let asked = |size| is_asked_for(&sparse_attr(size), 100);
+        assert!(!asked(0) && !asked(100));
+        assert!(asked(101) && asked(100 * OBJECTS_MAX));
+        assert!(!asked(100 * OBJECTS_MAX + 1) && !asked(u64::MAX));
+        assert!(!is_asked_for(&Attr { kind: FileKind::Directory, ..sparse_attr(1000) }, 100));
+        assert_eq!((full(&sparse_attr(1)), full(&sparse_attr(1024))), (512, 1024));
+    }
+
+    #[test]
+    fn answers_age() {
+        let (usage, gfid, now) = (Usage::new(), Gfid::of_inode(5), Instant::now());
+        usage.known.lock().insert(gfid, (now, 7));
+        assert_eq!(usage.get(gfid, now), Some(7));
+        assert_eq!(usage.get(gfid, now + AGE_MAX), None);
+        usage.sweep(now);
+        assert_eq!(usage.get(gfid, now), Some(7));
+        usage.sweep(now + AGE_MAX);
+        assert_eq!(usage.get(gfid, now), None);
+        usage.known.lock().insert(gfid, (now, 7));
+        usage.forget(gfid);
+        assert_eq!(usage.get(gfid, now), None);
+    }
+}
