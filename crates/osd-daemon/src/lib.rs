@@ -7,6 +7,7 @@
 
 pub mod config;
 mod data_client;
+mod inbox;
 pub mod mds;
 pub mod monitor;
 pub mod osd;

@@ -184,7 +184,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
             return Err(MdsError::Cluster { dir, found, expected: config.cluster });
         }
     }
-    let inbox = Arc::new(Inbox::new());
+    let inbox = Arc::new(Inbox::new("mds inbox"));
     let for_services = Arc::clone(&inbox);
     let listen = ListenConfig::new(config.listen, config.cluster, "mds");
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services)))?;
@@ -194,7 +194,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     let running = Arc::new(AtomicBool::new(true));
     let (for_owner, still_running, on) = (Arc::clone(&inbox), Arc::clone(&running), config.worker);
     handle.spawn_on(on, move |worker| async move {
-        worker.spawn(inbox::tick(worker.clone(), Arc::clone(&for_owner)));
+        worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
         if let Err(error) = Owner::new(worker, service, Arc::clone(&for_owner), config).run().await {
             tracing::error!(%error, "metadata service stops: its store has failed; free space or repair, then restart");
             for_owner.push(Event::Stop);

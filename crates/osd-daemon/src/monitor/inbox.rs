@@ -1,20 +1,11 @@
-//! What arrives for the owner: one queue from the services on all workers, and the clock.
-//!
-//! Contract: any thread pushes, one task takes. Nothing pushes more than its connection may have in flight, so the
-//! queue is bounded by the connections' own limits.
+//! What arrives for the owner, and the services that bring it.
 
-use messenger::sync::ContentionMutex;
+use crate::inbox::OwnerEvent;
 use messenger::{CloseReason, Connection, Message, ReplyTo, Service, Worker};
 use protocol::Kind;
 use protocol::monitor::{MonitorReply, MonitorRequest, ResolveReply};
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
-
-/// How often the owner looks at its deadlines: a small part of the shortest, the heartbeats' grace.
-const TICK_EVERY: Duration = Duration::from_millis(100);
 
 /// Something for the owner.
 #[derive(Debug)]
@@ -31,67 +22,16 @@ pub(super) enum Event {
     Stop,
 }
 
-/// The queue.
-#[derive(Debug)]
-pub(super) struct Inbox {
-    began: Instant,
-    queue: ContentionMutex<Queue>,
-}
+impl OwnerEvent for Event {
+    const TICK: Self = Event::Tick;
 
-#[derive(Debug, Default)]
-struct Queue {
-    events: Vec<(Duration, Event)>,
-    waker: Option<Waker>,
-    stopped: bool,
-}
-
-impl Inbox {
-    /// An empty queue; its clock begins at zero.
-    pub fn new() -> Self {
-        Self { began: Instant::now(), queue: ContentionMutex::new("monitor inbox", Queue::default()) }
-    }
-
-    /// Adds an event, with the time of its arrival. Does nothing after [`Event::Stop`].
-    pub fn push(&self, event: Event) {
-        let mut queue = self.queue.lock();
-        if queue.stopped {
-            return;
-        }
-        queue.stopped = matches!(event, Event::Stop);
-        let at = self.began.elapsed(); // read under the lock: times in the queue never go back
-        queue.events.push((at, event));
-        let waker = queue.waker.take();
-        drop(queue);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// All that has arrived; waits for something.
-    pub async fn take(&self) -> Vec<(Duration, Event)> {
-        poll_fn(|cx| {
-            let mut queue = self.queue.lock();
-            if queue.events.is_empty() {
-                queue.waker = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready(std::mem::take(&mut queue.events))
-        })
-        .await
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.queue.lock().stopped
+    fn is_stop(&self) -> bool {
+        matches!(self, Event::Stop)
     }
 }
 
-/// Pushes ticks until the end.
-pub(super) async fn tick(worker: Worker, inbox: Arc<Inbox>) {
-    while !inbox.is_stopped() {
-        worker.sleep(TICK_EVERY).await;
-        inbox.push(Event::Tick);
-    }
-}
+/// The owner's queue.
+pub(super) type Inbox = crate::inbox::Inbox<Event>;
 
 /// The service of one worker.
 pub(super) fn service(inbox: Arc<Inbox>) -> Rc<dyn Service> {

@@ -138,7 +138,7 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     let mut control = Embedded::open(&config.dir)?;
     let (state, created) = load_or_create(&mut control, &config)?;
     let cluster = state.map.cluster;
-    let inbox = Arc::new(Inbox::new());
+    let inbox = Arc::new(Inbox::new("monitor inbox"));
     let mut listen = ListenConfig::new(config.listen, cluster, "monitor");
     listen.session.held_bytes_max = HELD_BYTES_MAX;
     let for_services = Arc::clone(&inbox);
@@ -150,7 +150,7 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     let monitor = Monitor::start(state, config.settings, Duration::ZERO);
     let (for_owner, still_running) = (Arc::clone(&inbox), Arc::clone(&running));
     handle.spawn_on(config.worker, move |worker| async move {
-        worker.spawn(inbox::tick(worker.clone(), Arc::clone(&for_owner)));
+        worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
         owner::Owner::new(worker, monitor, Box::new(control), for_owner, saved).run().await;
         still_running.store(false, Ordering::Release);
         let _ = tx.send(());
