@@ -104,7 +104,8 @@ fn pjdfstest_part(bench: &Bench, rig: &Rig, area: &str, remount: bool, report: &
 }
 
 fn run_pjdfstest(bench: &Bench, rig: &Rig, area: &str, remount: bool) -> Outcome<exec::Run> {
-    let area = rig.area(bench, &format!("pjdfstest-{area}"))?;
+    // A short name: the sockets made in it have full paths of at most 107 bytes.
+    let area = rig.area(bench, &format!("pj-{area}"))?;
     bench.shell(rig.mount(), &format!("chmod 755 . '{}'", area.display()), 10)?;
     let scratch = rig.scratch("pjdfstest")?;
     let config = scratch.join("pjdfstest.toml");
