@@ -75,6 +75,17 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
+    /// Taking the mount away needed the end of its connection: what waited in the kernel is lost.
+    #[error(
+        "unmounted {path} by force: its cluster did not answer for {seconds} s, and what programs wrote there through \
+         mmap and did not sync may be lost"
+    )]
+    Forced {
+        /// Where.
+        path: PathBuf,
+        /// How long it was waited.
+        seconds: u64,
+    },
     /// Written data could not be made safe at the end.
     #[error("unmounted, but not everything written could be made durable: {0}")]
     Unsynced(client::ClientError),

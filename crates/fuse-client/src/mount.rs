@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 /// How long a mount waits for the monitor before it gives up.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long files that are still open keep a mount alive after a signal: then the process ends, and they get errors.
-const BUSY_WAIT: Duration = Duration::from_secs(10);
+const BUSY_WAIT: Duration = Duration::from_secs(5);
 /// Name of the environment variable with the log filter.
 const LOG_FILTER: &str = "TREFOIL_LOG";
 
@@ -49,10 +49,19 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
     let fs = FileSystem::start(client.clone(), FsOptions::default(), Arc::new(pages)).map_err(MountError::Cluster)?;
     let served = serve(settings, &dir, &fs, jobs);
     // Also after an error: what was written must not depend on how a mount ended.
-    let synced = fs.sync_everything();
-    let closed = client.close();
+    let safe = finish(&fs, &client);
     served?;
-    synced.and(closed).map_err(MountError::Unsynced)
+    safe.map_err(MountError::Unsynced)
+}
+
+/// Makes everything safe and ends the session, within the timeout of requests and some seconds.
+fn finish(fs: &FileSystem, client: &Client) -> Result<(), ClientError> {
+    let synced = fs.sync_everything();
+    if let Err(error @ ClientError::TimedOut(_)) = synced {
+        // To say goodbye would take as long again. The session ends by itself at the cluster.
+        return Err(error);
+    }
+    synced.and(client.close())
 }
 
 fn start_log(settings: &MountSettings) -> Result<(), MountError> {
@@ -158,14 +167,16 @@ fn wait(dir: &Path, device: Option<String>, events: &Receiver<Event>) -> Result<
 
 /// Unmounts, if what is mounted there is still ours; what is in use is detached and goes with its last user.
 fn stop(dir: &Path, device: Option<&str>) {
-    let ours = mountpoint::mounted_on(dir).ok().flatten().is_some_and(|now| Some(now.device.as_str()) == device);
-    if !ours {
-        return;
-    }
-    if let Err(error) = mountpoint::unmount_now(dir, false) {
-        tracing::warn!(%error, "cannot unmount at once: detaching");
-        if let Err(error) = mountpoint::unmount_now(dir, true) {
-            tracing::error!(%error, "cannot detach");
+    let mounted = mountpoint::mounted_on(dir).ok().flatten();
+    let Some(ours) = mounted.filter(|now| Some(now.device.as_str()) == device) else { return };
+    match mountpoint::unmount_bounded(dir, &ours.device, false) {
+        Ok(()) => {}
+        Err(forced @ MountError::Forced { .. }) => tracing::error!("{forced}"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot unmount at once: detaching");
+            if let Err(error) = mountpoint::unmount_now(dir, true) {
+                tracing::error!(%error, "cannot detach");
+            }
         }
     }
 }

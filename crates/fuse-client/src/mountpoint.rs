@@ -11,7 +11,16 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
+/// An extended attribute of every file that the client answers itself, whether the cluster is up or not. In the `system`
+/// space the kernel passes it on without first asking for anything else.
+pub const ALIVE: &str = "system.trefoil.client";
+/// How long the kernel may take to unmount: it writes back what programs changed through mmap.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(10);
+/// How long it may take once its requests are aborted.
+const ABORT_WAIT: Duration = Duration::from_secs(5);
 /// The type in /proc/mounts.
 pub const FS_TYPE: &str = "fuse.trefoil";
 
@@ -86,11 +95,11 @@ pub fn mounted_on(dir: &Path) -> io::Result<Option<Mounted>> {
     Ok(all.into_iter().rev().find(|mounted| mounted.dir == dir))
 }
 
-/// Does the process behind a mount still answer? A dead one leaves ENOTCONN (or ECONNABORTED while it goes). Asks for
-/// the size of the file system, which the kernel never answers from its cache.
+/// Does the process behind a mount still answer, if not its cluster? A dead one leaves ENOTCONN (or ECONNABORTED while it
+/// goes).
 pub fn answers(dir: &Path) -> bool {
     let dead = [Errno::NOTCONN, Errno::CONNABORTED];
-    !rustix::fs::statvfs(dir).is_err_and(|error| dead.contains(&error))
+    !rustix::fs::lgetxattr(dir, ALIVE, &mut [0; 16]).is_err_and(|error| dead.contains(&error))
 }
 
 /// Checks a directory before it is mounted on, and takes away what a dead client left there. Returns its resolved path.
@@ -125,7 +134,7 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
 /// Unmounts a directory.
 ///
 /// # Errors
-/// [`MountError::NotMounted`], [`MountError::Unmount`].
+/// [`MountError::NotMounted`], [`MountError::Unmount`]; [`MountError::Forced`] if it is unmounted at a price.
 pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let dir = resolved(dir)?;
     let failed = |source| MountError::Unusable { path: dir.clone(), source };
@@ -137,7 +146,33 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     if dead {
         eprintln!("fuse-client: the client of {} had died; its mount point is taken away", dir.display());
     }
-    unmount_now(&dir, lazy || dead).map_err(|source| MountError::Unmount { path: dir.clone(), source })
+    unmount_bounded(&dir, &mounted.device, lazy || dead)
+}
+
+/// Unmounts without questions. If the kernel waits too long for the cluster, its requests are aborted.
+///
+/// # Errors
+/// [`MountError::Unmount`]; [`MountError::Forced`] if requests had to be aborted.
+pub fn unmount_bounded(dir: &Path, device: &str, lazy: bool) -> Result<(), MountError> {
+    let (sender, done) = channel();
+    let path = dir.to_owned();
+    let failed = |source| MountError::Unmount { path: dir.to_owned(), source };
+    let unmount = move || drop(sender.send(unmount_now(&path, lazy)));
+    std::thread::Builder::new().name("unmount".into()).spawn(unmount).map_err(failed)?;
+    let late = |_: RecvTimeoutError| Err(io::ErrorKind::TimedOut.into());
+    match done.recv_timeout(UNMOUNT_WAIT) {
+        Ok(result) => return result.map_err(failed),
+        Err(RecvTimeoutError::Disconnected) => return Err(failed(io::ErrorKind::BrokenPipe.into())),
+        Err(RecvTimeoutError::Timeout) => abort(device).map_err(failed)?,
+    }
+    done.recv_timeout(ABORT_WAIT).unwrap_or_else(late).map_err(failed)?;
+    Err(MountError::Forced { path: dir.to_owned(), seconds: UNMOUNT_WAIT.as_secs() })
+}
+
+/// Ends the connection of a mount: every request in the kernel fails.
+fn abort(device: &str) -> io::Result<()> {
+    let minor = device.rsplit(':').next().unwrap_or_default();
+    std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
 }
 
 /// Unmounts without questions.

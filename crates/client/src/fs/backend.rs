@@ -38,6 +38,8 @@ pub trait Backend: 'static {
     fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync`].
     fn sync(&self, file: FileRef) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::sync_all`].
+    fn sync_all(&self) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::extents`].
     fn extents(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<Vec<Range<u64>>>>;
     /// See [`LocalIo::allocated`].
@@ -116,6 +118,10 @@ impl Backend for Cluster {
 
     async fn sync(&self, file: FileRef) -> Result<()> {
         self.io.sync(file).await
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        self.io.sync_all().await
     }
 
     async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {

@@ -3,21 +3,26 @@
 //! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A task dropped at its deadline
 //! leaves no operation inside a file.
 
-use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
+use super::errno::{EFBIG, EINVAL, EIO, ENXIO, posix};
 use super::inode::{Need, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, own_caller};
 use crate::error::ClientError;
+use crate::objecter::join_all;
 use bytes::Bytes;
 use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// Largest size of a file in bytes, as `off_t` has it.
 const SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes moved at a time by copy_file_range.
 const COPY_BYTES: u64 = 1 << 20;
+/// Files of which the service learns the attributes at once before unmounting.
+const FLUSHES_AT_ONCE: usize = 64;
 /// Bytes looked at a time for data and holes.
 const SEEK_WINDOW: u64 = 1 << 30;
 
@@ -302,20 +307,28 @@ impl<B: Backend> LocalFs<B> {
     /// Makes everything written through this mount stable and known to the service (before unmounting).
     ///
     /// # Errors
-    /// The first that a file met; the others are tried all the same.
+    /// The first that was met; what else can be made safe is, except that a service that times out is asked no more.
     pub async fn sync_everything(&self) -> Result<()> {
+        // Side by side: where nothing answers, both take the whole timeout.
+        let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(self.backend.sync_all());
+        let names = Box::pin(async {
+            self.flush_all_attrs().await?;
+            self.sync_names(own_caller()).await
+        });
+        join_all([data, names]).await.into_iter().fold(Ok(()), Result::and)
+    }
+
+    async fn flush_all_attrs(&self) -> Result<()> {
         let mut first = Ok(());
-        for inode in self.shared.table.all() {
-            let result = match self.sync_data(&inode).await {
-                Ok(()) => self.flush_attrs(&inode).await,
-                error => error,
-            };
-            match result {
-                Ok(()) | Err(ClientError::Posix(ENOENT)) => {}
-                Err(error) => first = first.and(Err(error)),
+        for batch in self.shared.table.all().chunks(FLUSHES_AT_ONCE) {
+            let results = join_all(batch.iter().map(|inode| self.flush_attrs(inode))).await;
+            let silent = results.iter().any(|result| matches!(result, Err(ClientError::TimedOut(_))));
+            first = results.into_iter().fold(first, Result::and);
+            if silent {
+                break;
             }
         }
-        first.and(self.sync_names(own_caller()).await)
+        first
     }
 }
 

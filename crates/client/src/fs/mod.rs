@@ -153,11 +153,15 @@ impl FileSystem {
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + 'static,
     {
-        let deadline = match self.client.config().timeout {
+        self.spawn_until(self.deadline(), gfid, offset, f);
+    }
+
+    /// How long an operation may take, if not for ever.
+    fn deadline(&self) -> Option<Duration> {
+        match self.client.config().timeout {
             Duration::ZERO => None,
             timeout => Some(timeout + DEADLINE_SLACK),
-        };
-        self.spawn_until(deadline, gfid, offset, f);
+        }
     }
 
     /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for one before each write.
@@ -166,15 +170,23 @@ impl FileSystem {
             && self.shared.table.get(gfid).is_some_and(|inode| inode.with(|state| state.has_no_capability()))
     }
 
-    /// Makes everything written through this mount stable and known to the service. Blocks; not on a worker.
+    /// Makes everything written through this mount stable and known to the service. Blocks, for the session's timeout
+    /// and 5 s at most; not on a worker.
     ///
     /// # Errors
-    /// The first that a file met.
+    /// The first that was met; [`ClientError::TimedOut`] if the cluster does not answer.
     pub fn sync_everything(&self) -> Result<()> {
-        let (client, shared) = (self.client.clone(), Arc::clone(&self.shared));
+        let (client, shared, deadline) = (self.client.clone(), Arc::clone(&self.shared), self.deadline());
         let done = self.client.handle().run_on(0, move |worker: Worker| async move {
-            let backend = Cluster::on(&client, worker)?;
-            LocalFs { shared, backend }.sync_everything().await
+            let backend = Cluster::on(&client, worker.clone())?;
+            let fs = LocalFs { shared, backend };
+            match deadline {
+                None => fs.sync_everything().await,
+                Some(deadline) => {
+                    let synced = worker.timeout(deadline, fs.sync_everything()).await;
+                    synced.unwrap_or(Err(ClientError::TimedOut("the cluster to make everything written stable")))
+                }
+            }
         });
         messenger::sync::block_on(done).unwrap_or(Err(ClientError::Closed))
     }

@@ -29,6 +29,10 @@ struct World {
     last: u64,
     /// How often it was asked how much a file takes.
     asked: u32,
+    /// Nothing answers.
+    down: bool,
+    /// Calls that were not answered.
+    refused: u32,
 }
 
 /// The backend of one mount. A conflicting open recalls the lease from the other mount before it is answered.
@@ -62,6 +66,13 @@ impl Model {
             Box::pin(fs.recall(gfid, Some(LeaseMode::Read))).await;
         }
         Ok(())
+    }
+
+    /// What a cluster that is down says.
+    fn dead(&self) -> Result<()> {
+        let mut world = self.world.borrow_mut();
+        world.refused += u32::from(world.down);
+        if world.down { Err(ClientError::TimedOut("the model")) } else { Ok(()) }
     }
 
     async fn open(&self, gfid: Gfid, lease: LeaseMode) -> Result<Reply> {
@@ -136,6 +147,7 @@ impl Model {
 
 impl Backend for Model {
     async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
+        self.dead()?;
         match op {
             NamespaceOp::Open { gfid, lease } => self.open(gfid, lease).await,
             NamespaceOp::Create { name, .. } if self.world.borrow().names.contains_key(&name) => {
@@ -215,6 +227,13 @@ impl Backend for Model {
         self.with(file.gfid, |stored| {
             stored.unstable = stored.unstable.filter(|mount| *mount != self.mount);
         })
+    }
+
+    async fn sync_all(&self) -> Result<()> {
+        for stored in self.world.borrow_mut().files.values_mut() {
+            stored.unstable = stored.unstable.filter(|mount| *mount != self.mount);
+        }
+        self.dead()
     }
 
     async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
@@ -469,4 +488,22 @@ fn a_sparse_file_takes_what_is_written() {
         fs.allocate(gfid, 0, 5, AllocateMode::Punch, at(3)).await.expect("punch");
         assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (3, 2));
     });
+}
+
+#[test]
+fn a_dead_cluster_is_not_asked_for_every_file() {
+    let mounts = mounts(1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let files: Vec<Gfid> = (0..300).map(|number| create(fs, &number.to_string())).collect();
+    block_on(async {
+        for gfid in &files {
+            fs.write(*gfid, 0, Bytes::from_static(b"x"), false, at(2)).await.expect("write");
+        }
+        world.borrow_mut().down = true;
+        assert!(matches!(fs.sync_everything().await, Err(ClientError::TimedOut(_))));
+        assert_eq!(world.borrow().refused, 1 + 64, "the data, and one batch of attributes");
+        world.borrow_mut().down = false;
+        fs.sync_everything().await.expect("sync");
+    });
+    assert!(files.iter().all(|gfid| world.borrow().files[gfid].attr.size == 1));
 }

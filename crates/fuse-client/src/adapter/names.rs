@@ -2,6 +2,7 @@
 
 use super::{Adapter, GENERATION};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now};
+use crate::mountpoint::ALIVE;
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
@@ -234,6 +235,9 @@ impl Adapter {
     }
 
     pub(super) fn do_getxattr(&self, req: &Request, file: Gfid, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if name == ALIVE {
+            return if size == 0 { reply.size(1) } else { reply.data(b"1") };
+        }
         if self.fs.lacks_xattr(file, name.as_bytes()) {
             return reply.error(Errno::ENODATA);
         }
