@@ -128,17 +128,28 @@ fn freed(dir: &Path, quick: bool) -> Outcome {
         Ok((space.f_blocks - space.f_bfree) * space.f_frsize)
     };
     let path = dir.join("large");
+    let empty: u64 = used()?;
     let (file, _) = filled(&path, 6, length)?;
     file.sync_all().doing(|| "fsync")?;
     same("size", &size(&file)?, &(length as u64))?;
     drop(file);
-    let with: u64 = used()?;
-    std::fs::remove_file(&path).doing(|| "unlink")?;
-    for _ in 0..300 {
-        if used()? + length as u64 / 2 < with || quick {
-            return Ok(());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+    if quick {
+        return std::fs::remove_file(&path).doing(|| "unlink");
     }
-    crate::error::fail(format!("{length} bytes were removed; 30 s later {} are used, before {with}", used()?))
+    // Space is told with the daemons' heartbeats, so it is seen a little later.
+    let within = |seconds: u32, seen: &dyn Fn(u64) -> bool| -> Outcome<bool> {
+        for _ in 0..seconds * 10 {
+            if seen(used()?) {
+                return Ok(true);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        Ok(false)
+    };
+    let half = length as u64 / 2;
+    ensure!(within(10, &|now| now >= empty + half)?, "{length} bytes were written; used: {}, before {empty}", used()?);
+    let with = used()?;
+    std::fs::remove_file(&path).doing(|| "unlink")?;
+    ensure!(within(30, &|now| now + half < with)?, "{length} bytes were removed; used: {}, before {with}", used()?);
+    Ok(())
 }
