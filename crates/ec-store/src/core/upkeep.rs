@@ -332,6 +332,7 @@ impl<O: Outlet> Core<O> {
     /// # Errors
     /// Those of syncs and of the journal: nothing went.
     pub(super) async fn trim(&self) -> Result<(), CoreError> {
+        let stopped;
         let (upto, first) = {
             let mut state = self.shared.state.borrow_mut();
             state.last_trim = Some(Instant::now());
@@ -339,11 +340,14 @@ impl<O: Outlet> Core<O> {
             let steps: Vec<_> = state.shards.values().map(|held| held.shard.trim_step()).collect();
             let next = Lsn(state.store.journal.last_lsn() + 1);
             let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);
+            // A record that stopped this trim may have waited for it: one of a chain of writes and removals.
+            stopped = upto < next;
             (upto, steps.iter().filter_map(|step| step.first).min())
         };
         if first.is_none_or(|first| first >= upto) {
             return Ok(());
         }
+        self.shared.state.borrow_mut().trim_wanted |= stopped;
         self.sync(true).await?; // Rule: TrimSynced
         let checkpoint = {
             let mut state = self.shared.state.borrow_mut();
