@@ -66,7 +66,7 @@ pub fn put(
         pool,
         open: Some(LeaseMode::Write),
     };
-    let attr = attr(call(client, op)?)?;
+    let attr = opened(client, call(client, op)?)?;
     let file = FileRef { gfid: attr.gfid, pool: attr.pool };
     let written = fill(client, file, reader, progress).and_then(|size| {
         publish(client, file, root, &temporary, stored, size)?;
@@ -173,8 +173,7 @@ pub fn get(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, ClientError> {
     let found = lookup(client, pool, name)?;
-    let opened = call(client, NamespaceOp::Open { gfid: found.gfid, lease: LeaseMode::Read })?;
-    let Reply::Opened { attr, .. } = opened else { return Err(unexpected(&opened)) };
+    let attr = opened(client, call(client, NamespaceOp::Open { gfid: found.gfid, lease: LeaseMode::Read })?)?;
     let file = FileRef { gfid: attr.gfid, pool: attr.pool };
     let copied = drain(client, file, attr.size, writer, progress);
     let released = release(client, file.gfid, SetAttr::default());
@@ -264,6 +263,17 @@ fn root(client: &Client, pool: PoolId) -> Result<Gfid, ClientError> {
 fn attr(reply: Reply) -> Result<Attr, ClientError> {
     match reply {
         Reply::Attr(attr) => Ok(attr),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Attributes of a file whose lease may be used now (rule GrantEpoch).
+fn opened(client: &Client, reply: Reply) -> Result<Attr, ClientError> {
+    match reply {
+        Reply::Opened { attr, grant: Some(grant) } => {
+            client.block_on(client.usable(grant.epoch))?;
+            Ok(attr)
+        }
         other => Err(unexpected(&other)),
     }
 }

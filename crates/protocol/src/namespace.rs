@@ -4,7 +4,7 @@
 //! service: the pair (session, request number) identifies it, and the answer is kept until the client says that it has
 //! it (`answered`). Times are the caller's; names are 1..=255 bytes without `/` and NUL; errors are POSIX errnos.
 
-use crate::ids::{Gfid, PoolId, SessionId};
+use crate::ids::{Epoch, Gfid, PoolId, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// Longest name of a directory entry, in bytes.
@@ -95,6 +95,18 @@ pub enum LeaseMode {
     Write,
 }
 
+/// A lease as it was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Grant {
+    /// What the session holds now.
+    pub mode: LeaseMode,
+    /// Greater than that of every grant before it, over restarts of the service too.
+    pub token: u64,
+    /// Of the map by which it was decided: the lease is used only with one at least as new, for an older one may still
+    /// lead to shards that take writes of the last holder.
+    pub epoch: Epoch,
+}
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
@@ -163,7 +175,7 @@ pub enum NamespaceOp {
         /// How.
         set: SetAttr,
     },
-    /// Makes a file of any kind but a link; with `open` it is open as after `Open`. Answer: `Attr`.
+    /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`, answer: `Opened`.
     /// An existing name is EEXIST. A setgid directory hands down its group, and to directories the bit.
     Create {
         /// Directory.
@@ -336,8 +348,8 @@ pub enum Reply {
     Opened {
         /// Its attributes, with the size as the last holder returned it.
         attr: Attr,
-        /// The lease granted.
-        lease: LeaseMode,
+        /// The lease granted; `None` for a file of a kind that has none.
+        grant: Option<Grant>,
     },
     /// Done.
     Done,

@@ -8,9 +8,10 @@ use crate::objecter::{FileRef, LocalIo, SizeHint};
 use crate::session::Client;
 use bytes::Bytes;
 use messenger::Worker;
-use protocol::PoolId;
+use metadata::lease::holder::Moment;
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::namespace::{Caller, NamespaceOp, Reply};
+use protocol::{Epoch, PoolId};
 use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
@@ -26,6 +27,10 @@ pub trait Backend: 'static {
     fn space(&self) -> impl Future<Output = Result<(u64, u64)>>;
     /// Where the data of new files goes.
     fn pool(&self) -> Result<PoolId>;
+    /// Where the session stands now.
+    fn moment(&self) -> Moment;
+    /// Waits until the session surely lives and has a map of this epoch.
+    fn usable(&self, epoch: Epoch) -> impl Future<Output = Result<()>>;
     /// Waits.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()>;
     /// See [`LocalIo::read`].
@@ -94,6 +99,14 @@ impl Backend for Cluster {
 
     fn pool(&self) -> Result<PoolId> {
         first_pool(&self.client)
+    }
+
+    fn moment(&self) -> Moment {
+        self.client.moment()
+    }
+
+    async fn usable(&self, epoch: Epoch) -> Result<()> {
+        self.client.usable(epoch).await
     }
 
     async fn sleep(&self, duration: Duration) {

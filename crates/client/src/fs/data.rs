@@ -142,6 +142,7 @@ impl<B: Backend> LocalFs<B> {
     async fn zero_gap(&self, inode: &Inode, to: u64) -> Result<()> {
         let (gap, file, hint) = inode.with(|state| (state.gap(to), state.file(), state.punch_hint()));
         if let Some(gap) = gap {
+            inode.with(|state| state.begin_change());
             self.backend.punch(file, gap, hint).await?;
             inode.with(|state| state.zeroed(to));
         }
@@ -200,6 +201,7 @@ impl<B: Backend> LocalFs<B> {
         let sent = self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, caller).await?;
         inode.with(|state| state.truncated(size));
         if size < end {
+            inode.with(|state| state.begin_change());
             self.backend.truncate(file, size, end).await?;
         }
         inode.with(|state| state.truncated_data(end.max(old)));
@@ -228,6 +230,7 @@ impl<B: Backend> LocalFs<B> {
         let (file, size, hint) = inode.with(|state| (state.file(), state.size(), state.punch_hint()));
         let inside = range.start..range.end.min(size);
         if mode != AllocateMode::Allocate && inside.start < inside.end {
+            inode.with(|state| state.begin_change());
             self.backend.punch(file, inside, hint).await?;
             inode.with(|state| state.wrote(0, caller.now));
             self.shared.usage.forget(gfid);

@@ -3,14 +3,16 @@
 //!
 //! Contract: a pure machine, no I/O, no clock, no waiting; the caller keeps it under a lock and waits outside. While a
 //! lease is held, `size` is the truth; while `dirty`, so are mtime and ctime. Rules that it keeps:
-//! * an operation is let in only under a lease that allows it, and a lease is given back only with nobody inside;
-//! * a grant asked for before a recall is void: it is asked for anew (the recall may have crossed it on the way);
+//! * an operation is let in only under a lease that allows it ([`Holder`] has the rules of leases), and a lease is given
+//!   back only with nobody inside;
 //! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
 //!   the size moves past them.
 
 use crate::objecter::{FileRef, SizeHint};
-use protocol::namespace::{Attr, LeaseMode, SetAttr, Timestamp};
-use protocol::{Gfid, PoolId};
+use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
+pub use metadata::lease::holder::{RecallStep, Ticket};
+use protocol::namespace::{Attr, Grant, LeaseMode, SetAttr, Timestamp};
+use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
 
@@ -46,10 +48,6 @@ impl Need {
     }
 }
 
-/// Names one question to the service about this file; an answer to any but the latest is void.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket(u64);
-
 /// The machine's answer to a wish to enter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
@@ -59,17 +57,6 @@ pub enum Entry {
     Wait,
     /// Ask the service for this lease with `Open`, then call `granted` or `not_granted`, then ask again.
     Acquire(Ticket, LeaseMode),
-}
-
-/// What to do on a recall.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RecallStep {
-    /// Carry it out: this task owns the recall until `recalled`.
-    Begin,
-    /// Nothing is held beyond what may be kept: answer at once.
-    Answer,
-    /// Another task is giving back and will see this one too.
-    Merged,
 }
 
 /// What is known of the bytes beyond the size.
@@ -103,14 +90,8 @@ pub struct Flush {
 pub struct InodeState {
     gfid: Gfid,
     pool: PoolId,
-    lease: Option<LeaseMode>,
+    holder: Holder,
     opens: u32,
-    open_at_service: bool,
-    asking: Option<Ticket>,
-    closing: Option<Ticket>,
-    tickets: u64,
-    recalling: bool,
-    recall_again: Option<Option<LeaseMode>>,
     shared: u32,
     exclusive: bool,
     exclusive_waiting: u32,
@@ -142,14 +123,8 @@ impl InodeState {
         Self {
             gfid,
             pool: PoolId::default(),
-            lease: None,
+            holder: Holder::default(),
             opens: 0,
-            open_at_service: false,
-            asking: None,
-            closing: None,
-            tickets: 0,
-            recalling: false,
-            recall_again: None,
             shared: 0,
             exclusive: false,
             exclusive_waiting: 0,
@@ -182,13 +157,12 @@ impl InodeState {
         if self.exclusive {
             return Entry::Wait;
         }
-        let is_open = self.open_at_service && self.closing.is_none();
-        if need.lease > self.lease || need.open && !is_open {
-            if self.asking.is_some() || self.closing.is_some() || self.recalling {
+        if need.lease > self.lease() || need.open && !self.holder.is_open() {
+            if self.holder.is_busy() {
                 return Entry::Wait;
             }
-            let mode = need.lease.max(self.lease).unwrap_or(LeaseMode::Read);
-            return Entry::Acquire(self.ask(), mode);
+            let mode = need.lease.max(self.lease()).unwrap_or(LeaseMode::Read);
+            return Entry::Acquire(self.holder.ask(), mode);
         }
         match need.access {
             Access::Shared if self.exclusive_waiting > 0 && !first => return Entry::Wait,
@@ -252,44 +226,40 @@ impl InodeState {
 
     // ---- leases and opens
 
-    fn ask(&mut self) -> Ticket {
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        self.asking = Some(ticket);
-        ticket
+    /// May an operation that is inside go on at this moment? See [`Holder::permits`].
+    pub fn permits(&self, need: Need, at: Moment) -> Permit {
+        self.holder.permits(need.lease, at)
+    }
+
+    /// Of the map that the lease needs.
+    pub fn epoch(&self) -> Epoch {
+        self.holder.epoch()
     }
 
     /// The service granted. True if the grant counts; a void one is asked for anew.
-    pub fn granted(&mut self, ticket: Ticket, attr: &Attr, lease: LeaseMode) -> bool {
-        self.open_at_service = true;
-        if self.asking != Some(ticket) {
+    pub fn granted(&mut self, ticket: Ticket, attr: &Attr, grant: Grant) -> bool {
+        let held = self.lease();
+        if !self.holder.granted(ticket, grant) {
             return false;
         }
-        self.asking = None;
-        if self.lease.is_none() {
+        if held.is_none() {
             self.adopt(attr);
         } else if !self.dirty {
             (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
         }
-        self.lease = self.lease.max(Some(lease));
         self.check_invariants();
         true
     }
 
     /// The service refused, did not answer, or its answer is no longer waited for.
     pub fn not_granted(&mut self, ticket: Ticket) {
-        if self.asking == Some(ticket) {
-            self.asking = None;
-        }
-        self.close_done(ticket, false);
+        self.holder.not_granted(ticket);
     }
 
     /// This session has just made the file, with the write lease and open once.
-    pub fn created(&mut self, attr: &Attr) {
-        assert!(self.lease.is_none(), "a new file cannot have a lease already");
+    pub fn created(&mut self, attr: &Attr, grant: Grant) {
+        self.holder.created(grant);
         self.adopt(attr);
-        self.lease = Some(LeaseMode::Write);
-        self.open_at_service = true;
         self.tail = Tail::Clean;
         self.unsynced = true;
         self.opens += 1;
@@ -333,67 +303,58 @@ impl InodeState {
 
     /// May the service be told that the file is closed? If so, opens and other questions wait for `close_done`.
     pub fn try_close(&mut self) -> Option<Ticket> {
-        let nothing_to_say = !self.open_at_service || self.dirty;
-        if self.opens > 0 || nothing_to_say || !self.is_quiet() {
+        if self.opens > 0 || self.dirty || !self.is_quiet() {
             return None;
         }
-        self.tickets += 1;
-        self.closing = Some(Ticket(self.tickets));
-        self.closing
+        self.holder.begin_close()
     }
 
     /// The service knows (or may not, if `told` is false: then it is told again).
     pub fn close_done(&mut self, ticket: Ticket, told: bool) {
-        if self.closing == Some(ticket) {
-            self.closing = None;
-            self.open_at_service &= !told;
-        }
+        self.holder.close_done(ticket, told);
     }
 
     /// The service wants the lease back down to `keep`.
     pub fn recall(&mut self, keep: Option<LeaseMode>) -> RecallStep {
-        // The grant under way may be what is recalled, or may come after it: only asking anew is safe in both cases.
-        self.asking = None;
-        if self.recalling {
-            let keep = self.recall_again.map_or(keep, |other| other.min(keep));
-            self.recall_again = Some(keep);
-            return RecallStep::Merged;
-        }
-        if self.lease <= keep {
-            return RecallStep::Answer;
-        }
-        self.recalling = true;
-        RecallStep::Begin
+        self.holder.recall(keep)
     }
 
     /// The service has taken the lease back down to `keep`; called before anyone else may enter.
     pub fn gave_back(&mut self, keep: Option<LeaseMode>) {
         assert!(self.exclusive, "a lease given back with operations inside");
-        self.lease = self.lease.min(keep);
-        self.kernel_cache &= self.lease.is_some();
+        self.holder.gave_back(keep);
+        self.kernel_cache &= self.lease().is_some();
         // Only of a file that is gone: the service had no use for them.
-        self.dirty &= self.lease == Some(LeaseMode::Write);
+        self.dirty &= self.lease() == Some(LeaseMode::Write);
     }
 
     /// The recall that this task began is through: the lease is down to `keep` (`None` if it was not given back).
     /// Returns a recall that came meanwhile and asks for more.
     pub fn recalled(&mut self, kept: Option<Option<LeaseMode>>) -> Option<Option<LeaseMode>> {
-        assert!(self.recalling, "a recall ended that nobody began");
-        self.recalling = false;
-        assert!(kept.is_none_or(|keep| self.lease <= keep), "a lease kept that was given back");
-        self.recall_again.take().filter(|&keep| self.lease > keep)
+        self.holder.recalled(kept)
     }
 
     /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
     pub fn fenced(&mut self) {
-        self.lost |= self.dirty || self.lease == Some(LeaseMode::Write) && self.write_end > self.size;
-        self.asking = None;
-        self.lease = None;
-        self.closing = None;
-        self.open_at_service = false;
+        self.lost |= self.dirty || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
+        self.holder.fenced();
         self.dirty = false;
         self.kernel_cache = false;
-        self.recall_again = None;
+    }
+
+    /// Data is about to change otherwise than by `begin_write`: a hole, a cut.
+    pub fn begin_change(&mut self) {
+        self.holder.write_begins();
+    }
+
+    /// A sync of the data begins; hand the mark to `synced`.
+    pub fn sync_begins(&self) -> WriteMark {
+        self.holder.sync_begins()
+    }
+
+    /// See [`Holder::synced`].
+    pub fn synced(&mut self, mark: WriteMark) {
+        self.holder.synced(mark);
     }
 
     // ---- data and size
@@ -451,6 +412,7 @@ impl InodeState {
         };
         self.write_end = self.write_end.max(end);
         self.zeroed(end);
+        self.holder.write_begins();
         Some(WritePlan { offset, hint: SizeHint { zero_from, size_after: self.size.max(end) } })
     }
 
@@ -461,7 +423,7 @@ impl InodeState {
 
     /// Data up to `end` was written (0: content changed inside the size).
     pub fn wrote(&mut self, end: u64, now: Timestamp) {
-        if self.lease != Some(LeaseMode::Write) {
+        if self.lease() != Some(LeaseMode::Write) {
             // The session died under the write: its end is what the fragments say.
             self.lost = true;
             return;
@@ -502,7 +464,7 @@ impl InodeState {
     /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
     /// before the service was asked: an answer older than our last flush does not know the times that it brought.
     pub fn merge(&self, attr: &mut Attr, asked: u64) {
-        if self.lease.is_none() {
+        if self.lease().is_none() {
             return;
         }
         attr.size = self.size;
@@ -577,44 +539,44 @@ impl InodeState {
 
     /// The file is known to have no `security.capability`.
     pub fn has_no_capability(&self) -> bool {
-        self.no_capability && self.lease.is_some()
+        self.no_capability && self.lease().is_some()
     }
 
     /// Whether it has one, as far as is known. Remembered while a lease is held.
     pub fn set_no_capability(&mut self, none: bool) {
-        self.no_capability = none && self.lease.is_some();
+        self.no_capability = none && self.lease().is_some();
     }
 
     // ---- for the sweeper
 
     /// The lease held.
     pub fn lease(&self) -> Option<LeaseMode> {
-        self.lease
+        self.holder.mode()
     }
 
     /// For `NamespaceOp::Reclaim`: what this session holds, if anything.
     pub fn held(&self) -> Option<(Gfid, Option<LeaseMode>, bool)> {
-        (self.lease.is_some() || self.open_at_service).then_some((self.gfid, self.lease, self.open_at_service))
+        let (lease, open) = (self.lease(), self.holder.may_be_open());
+        (lease.is_some() || open).then_some((self.gfid, lease, open))
     }
 
     /// Closed, with a lease kept for the next open: when it was closed.
     pub fn cached_since(&self) -> Option<u64> {
-        (self.opens == 0 && self.lease.is_some() && self.is_quiet()).then_some(self.last_used)
+        (self.opens == 0 && self.lease().is_some() && self.is_quiet()).then_some(self.last_used)
     }
 
     /// Nothing is known here that would be missed.
     pub fn is_forgettable(&self) -> bool {
-        self.opens == 0 && self.lease.is_none() && !self.open_at_service && !self.lost && self.is_quiet()
+        self.opens == 0 && self.lease().is_none() && !self.holder.may_be_open() && !self.lost && self.is_quiet()
     }
 
     fn is_quiet(&self) -> bool {
-        let asks = self.asking.is_some() || self.closing.is_some() || self.flushing;
-        self.shared == 0 && !self.exclusive && !asks && !self.recalling
+        self.shared == 0 && !self.exclusive && !self.flushing && !self.holder.is_busy()
     }
 
     fn check_invariants(&self) {
         assert!(!(self.exclusive && self.shared > 0), "a file held alone and shared at once");
-        assert!(!self.dirty || self.lease == Some(LeaseMode::Write), "changed without the write lease");
+        assert!(!self.dirty || self.lease() == Some(LeaseMode::Write), "changed without the write lease");
         assert!(self.write_end >= self.size, "size beyond every write");
     }
 }

@@ -8,6 +8,7 @@ use super::inode::{Access, InodeState, Need, RecallStep};
 use super::table::{Asking, Entered, Inode, Op};
 use super::{Backend, LocalFs, Result, own_caller};
 use crate::error::ClientError;
+use metadata::lease::holder::Permit;
 use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, Reply, SetAttr};
 use std::future::{Future, poll_fn};
@@ -38,7 +39,14 @@ impl<B: Backend> LocalFs<B> {
         let mut first = false;
         loop {
             match inode.enter(need, first).await {
-                Entered::Inside(op) => return Ok(op),
+                Entered::Inside(op) => match inode.with(|state| state.permits(need, self.backend.moment())) {
+                    Permit::Go => return Ok(op),
+                    Permit::NotHeld => first = false,
+                    Permit::Expired | Permit::OldMap(_) => {
+                        drop(op);
+                        self.backend.usable(inode.with(|state| state.epoch())).await?;
+                    }
+                },
                 Entered::Acquire(asking, mode) => first = self.acquire(&inode, asking, mode, caller).await?,
             }
         }
@@ -48,11 +56,11 @@ impl<B: Backend> LocalFs<B> {
     async fn acquire(&self, inode: &Arc<Inode>, asking: Asking, mode: LeaseMode, caller: Caller) -> Result<bool> {
         let op = NamespaceOp::Open { gfid: inode.gfid(), lease: mode };
         match self.backend.namespace(op, caller).await {
-            Ok(Reply::Opened { attr, lease }) => {
-                if lease < mode {
-                    return Err(ClientError::Protocol(format!("a {lease:?} lease where {mode:?} was asked for")));
+            Ok(Reply::Opened { attr, grant: Some(grant) }) => {
+                if grant.mode < mode {
+                    return Err(ClientError::Protocol(format!("{grant:?} where {mode:?} was asked for")));
                 }
-                Ok(inode.change(|state| state.granted(asking.ticket(), &attr, lease)))
+                Ok(inode.change(|state| state.granted(asking.ticket(), &attr, grant)))
             }
             Ok(reply) => Err(unexpected("open", &reply)),
             // The inode number is the kernel's from a lookup: it existed, and its last link is gone.
@@ -231,17 +239,16 @@ impl<B: Backend> LocalFs<B> {
 
     /// Waits until the file's writes are stable (if this mount may have written it).
     pub(super) async fn sync_data(&self, inode: &Inode) -> Result<()> {
-        let (lease, file) = inode.with(|state| (state.lease(), state.file()));
+        let (lease, file, mark) = inode.with(|state| (state.lease(), state.file(), state.sync_begins()));
         if lease != Some(LeaseMode::Write) {
             return Ok(());
         }
         match self.backend.sync(file).await {
-            Err(ClientError::Lost) => {
-                inode.with(|state| state.mark_lost());
-                Ok(())
-            }
-            other => other,
+            Err(ClientError::Lost) => inode.with(|state| state.mark_lost()),
+            other => other?,
         }
+        inode.with(|state| state.synced(mark));
+        Ok(())
     }
 }
 

@@ -147,9 +147,9 @@ impl<B: Backend> LocalFs<B> {
             open: Some(LeaseMode::Write),
         };
         match self.backend.namespace(op, caller).await {
-            Ok(Reply::Attr(attr)) => {
+            Ok(Reply::Opened { attr, grant: Some(grant) }) => {
                 let inode = self.shared.table.get_or_insert(attr.gfid);
-                inode.change(|state| state.created(&attr));
+                inode.change(|state| state.created(&attr, grant));
                 drop(creating);
                 Ok((attr, inode.with(|state| state.kernel_cache_begins())))
             }

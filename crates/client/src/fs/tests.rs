@@ -5,7 +5,9 @@ use crate::objecter::SizeHint;
 use bytes::Bytes;
 use messenger::sync::block_on;
 
-use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Reply, SetAttr};
+use metadata::lease::holder::Moment;
+use protocol::Epoch;
+use protocol::namespace::{Attr, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,6 +29,8 @@ struct World {
     names: HashMap<Vec<u8>, Gfid>,
     mounts: Vec<Rc<LocalFs<Model>>>,
     last: u64,
+    /// Leases granted.
+    tokens: u64,
     /// How often it was asked how much a file takes.
     asked: u32,
     /// Nothing answers.
@@ -75,6 +79,12 @@ impl Model {
         if world.down { Err(ClientError::TimedOut("the model")) } else { Ok(()) }
     }
 
+    fn token(&self) -> u64 {
+        let mut world = self.world.borrow_mut();
+        world.tokens += 1;
+        world.tokens
+    }
+
     async fn open(&self, gfid: Gfid, lease: LeaseMode) -> Result<Reply> {
         let mount = self.mount;
         let conflicts: Vec<usize> = self.with(gfid, |stored| {
@@ -87,6 +97,7 @@ impl Model {
             let fs = Rc::clone(&self.world.borrow().mounts[other]);
             Box::pin(fs.recall(gfid, keep)).await;
         }
+        let token = self.token();
         self.with(gfid, |stored| {
             let held = stored.holders.iter().find(|(holder, _)| *holder == mount).map(|(_, mode)| *mode);
             let lease = held.max(Some(lease)).expect("asked for one");
@@ -95,7 +106,8 @@ impl Model {
             assert!(!clash, "a lease was not given back");
             stored.holders.push((mount, lease));
             stored.open.push(mount);
-            Reply::Opened { attr: stored.attr, lease }
+            let grant = Grant { mode: lease, token, epoch: Epoch::default() };
+            Reply::Opened { attr: stored.attr, grant: Some(grant) }
         })
     }
 
@@ -107,7 +119,9 @@ impl Model {
         let holders = vec![(self.mount, LeaseMode::Write)];
         world.files.insert(gfid, Stored { attr, data: Vec::new(), holders, open: vec![self.mount], unstable: None });
         world.names.insert(name, gfid);
-        Reply::Attr(attr)
+        drop(world);
+        let grant = Grant { mode: LeaseMode::Write, token: self.token(), epoch: Epoch::default() };
+        Reply::Opened { attr, grant: Some(grant) }
     }
 
     fn set(&self, gfid: Gfid, set: SetAttr, now: Timestamp) -> Result<Reply> {
@@ -181,6 +195,14 @@ impl Backend for Model {
 
     fn pool(&self) -> Result<PoolId> {
         Ok(PoolId::new(1))
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now: Duration::ZERO, until: Duration::from_secs(1), epoch: Epoch::default() }
+    }
+
+    async fn usable(&self, _epoch: Epoch) -> Result<()> {
+        Ok(())
     }
 
     async fn sleep(&self, _duration: Duration) {

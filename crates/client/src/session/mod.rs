@@ -15,10 +15,11 @@ use crate::objecter::local::{self, Local};
 use crate::objecter::{FileRef, LocalIo};
 use cluster::ClusterMap;
 use messenger::{Handle, Runtime, RuntimeConfig, Worker};
+use metadata::lease::holder::Moment;
 use parking_lot::Mutex;
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::namespace::{Caller, NamespaceOp, Recall, Reply};
-use protocol::{ObjectId, SessionId};
+use protocol::{Epoch, ObjectId, SessionId};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -169,6 +170,16 @@ impl Client {
     /// Says what to do on events; the last handler set counts. Events before the first handler are kept for it.
     pub fn on_event(&self, handler: impl Fn(ClientEvent) + Send + Sync + 'static) {
         self.shared.set_handler(Arc::new(handler));
+    }
+
+    /// Where the session stands now, for the rules of leases.
+    pub(crate) fn moment(&self) -> Moment {
+        self.shared.moment()
+    }
+
+    /// Waits until the session surely lives and a map of this epoch is there (rules ReadClock and GrantEpoch).
+    pub(crate) async fn usable(&self, epoch: Epoch) -> Result<(), ClientError> {
+        self.shared.usable(epoch).await
     }
 
     /// A call to the monitor.

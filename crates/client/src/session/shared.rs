@@ -10,6 +10,7 @@ use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use messenger::{CallError, Connection, Handle, Message, TrafficClass, Worker};
+use metadata::lease::holder::Moment;
 use parking_lot::{Mutex, RwLock};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, SessionId};
@@ -24,6 +25,9 @@ const EVENTS_KEPT_MAX: usize = 1024;
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause before a call is made again after a connection was lost or the answer was "not yet".
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a lease that may not be used is looked at again.
+const USABLE_POLL: Duration = Duration::from_millis(5);
 
 type Handler = Arc<dyn Fn(ClientEvent) + Send + Sync>;
 
@@ -51,6 +55,8 @@ pub(crate) struct Shared {
     begun: Instant,
     /// Milliseconds after `begun` until which the session surely lives.
     lease_until_ms: AtomicU64,
+    /// Of the map, for those who need no more of it.
+    epoch: AtomicU64,
     asking_for_map: AtomicBool,
     closed: AtomicBool,
     events: Mutex<Events>,
@@ -69,6 +75,7 @@ impl Shared {
             map: RwLock::default(),
             begun: Instant::now(),
             lease_until_ms: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             asking_for_map: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             events: Mutex::default(),
@@ -97,6 +104,30 @@ impl Shared {
     pub fn lease_holds(&self, now: Instant) -> bool {
         let ms = now.saturating_duration_since(self.begun).as_millis();
         ms < u128::from(self.lease_until_ms.load(Ordering::Acquire))
+    }
+
+    /// Where the session stands now, for the rules of leases.
+    pub fn moment(&self) -> Moment {
+        Moment {
+            now: self.begun.elapsed(),
+            until: Duration::from_millis(self.lease_until_ms.load(Ordering::Acquire)),
+            epoch: Epoch::new(self.epoch.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Waits until the session surely lives and a map of this epoch is there.
+    pub async fn usable(self: &Arc<Self>, epoch: Epoch) -> Result<(), ClientError> {
+        loop {
+            self.check()?;
+            let at = self.moment();
+            if at.now < at.until && at.epoch >= epoch {
+                return Ok(());
+            }
+            if at.epoch < epoch {
+                self.need_map(Some(epoch));
+            }
+            self.pause(USABLE_POLL).await;
+        }
     }
 
     /// The session was declared dead.
@@ -192,6 +223,7 @@ impl Shared {
             return;
         }
         *slot = Some(Arc::clone(&map));
+        self.epoch.store(map.epoch.get(), Ordering::Release);
         drop(slot);
         self.mds.moved(map.mds);
         self.on_workers(move |worker| local::with(worker, |local| local.on_map(Arc::clone(&map))));

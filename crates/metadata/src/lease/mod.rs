@@ -6,7 +6,10 @@
 //! to ([`Action::Recall`], repeated until answered). A dead session keeps its leases until [`Leases::release`] says that
 //! its last writes are decided. What happens is told by [`Leases::take_actions`], in order: whoever owns the machine must
 //! carry it out in that order.
+//!
+//! What a session may do with a lease that it was granted is decided on its own side, in [`holder`].
 
+pub mod holder;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +82,8 @@ pub enum Action {
 struct Holder {
     session: SessionId,
     mode: LeaseMode,
+    /// See [`Leases::token`].
+    token: u64,
     /// What it was asked to keep at most, and when.
     recalled: Option<(Option<LeaseMode>, Duration)>,
 }
@@ -169,13 +174,15 @@ pub struct Leases {
     sessions: HashMap<SessionId, Session>,
     /// Files for which time matters.
     timed: BTreeSet<Gfid>,
+    /// The last token given out.
+    tokens: u64,
     actions: VecDeque<Action>,
 }
 
 impl Leases {
-    /// No leases yet.
-    pub fn new(config: LeaseConfig) -> Self {
-        Self { config, ..Self::default() }
+    /// No leases yet. Tokens begin above `tokens`, which must grow from one start of the service to the next.
+    pub fn new(config: LeaseConfig, tokens: u64) -> Self {
+        Self { config, tokens, ..Self::default() }
     }
 
     /// A request for a file; `ticket` names it if it must wait, until `deadline` at most.
@@ -206,7 +213,7 @@ impl Leases {
             file.waiters.push_back(Waiter { ticket, session, want, deadline });
             Answer::Wait
         } else {
-            grant(file, session, want);
+            grant(file, &mut self.tokens, session, want);
             Answer::Ready
         };
         self.index(gfid, session);
@@ -239,7 +246,7 @@ impl Leases {
     pub fn grant_new(&mut self, now: Duration, gfid: Gfid, session: SessionId, mode: LeaseMode) {
         let file = self.files.entry(gfid).or_default();
         assert!(file.holders.iter().all(|h| h.session == session), "a new file has another holder");
-        grant(file, session, Want::Hold(mode));
+        grant(file, &mut self.tokens, session, Want::Hold(mode));
         self.index(gfid, session);
         self.shed(now, session);
     }
@@ -270,7 +277,7 @@ impl Leases {
 
     /// After a restart: the store says that this session holds the write lease.
     pub fn restore_writer(&mut self, gfid: Gfid, session: SessionId) {
-        grant(self.files.entry(gfid).or_default(), session, Want::Hold(LeaseMode::Write));
+        grant(self.files.entry(gfid).or_default(), &mut self.tokens, session, Want::Hold(LeaseMode::Write));
         self.index(gfid, session);
     }
 
@@ -282,7 +289,7 @@ impl Leases {
         if taken || (mode == LeaseMode::Write && file.held(session) != Some(LeaseMode::Write)) {
             self.actions.push_back(Action::Recall { session, gfid, keep: None });
         } else {
-            grant(file, session, Want::Hold(mode));
+            grant(file, &mut self.tokens, session, Want::Hold(mode));
         }
         self.index(gfid, session);
         self.settle(now, gfid);
@@ -413,6 +420,12 @@ impl Leases {
         self.files.get(&gfid).and_then(|file| file.held(session))
     }
 
+    /// The fencing token of what a session holds: greater than that of every grant before it.
+    pub fn token(&self, gfid: Gfid, session: SessionId) -> Option<u64> {
+        let file = self.files.get(&gfid)?;
+        file.holders.iter().find(|h| h.session == session).map(|h| h.token)
+    }
+
     /// Files with a lease, open or request.
     pub fn len(&self) -> usize {
         self.files.len()
@@ -440,7 +453,7 @@ impl Leases {
                 break;
             }
             file.waiters.pop_front();
-            grant(file, session, want);
+            grant(file, &mut self.tokens, session, want);
             self.actions.push_back(Action::Ready(ticket));
             if !file.concerns(session)
                 && let Some(entry) = self.sessions.get_mut(&session)
@@ -521,14 +534,18 @@ impl Leases {
     }
 }
 
-fn grant(file: &mut File, session: SessionId, want: Want) {
+/// Lets a session hold what it wants; each grant takes a token of its own.
+fn grant(file: &mut File, tokens: &mut u64, session: SessionId, want: Want) {
     let Want::Hold(mode) = want else { return };
+    *tokens += 1;
+    let token = *tokens;
     match file.holders.iter_mut().find(|h| h.session == session) {
         Some(holder) => {
             holder.mode = holder.mode.max(mode);
+            holder.token = token;
             holder.recalled = None; // what was asked for is moot: the queue that asked has been served
         }
-        None => file.holders.push(Holder { session, mode, recalled: None }),
+        None => file.holders.push(Holder { session, mode, token, recalled: None }),
     }
 }
 

@@ -27,7 +27,7 @@ fn recall(session: SessionId, keep: Option<LeaseMode>) -> Action {
 
 #[test]
 fn second_writer_waits_for_the_first() {
-    let mut leases = Leases::new(LeaseConfig::default());
+    let mut leases = Leases::new(LeaseConfig::default(), 0);
     assert_eq!(ask_for(&mut leases, A, hold(LeaseMode::Write), 1), Answer::Ready);
     assert_eq!(ask_for(&mut leases, B, hold(LeaseMode::Write), 2), Answer::Wait);
     assert_eq!(leases.take_actions(), [recall(A, None)]);
@@ -39,7 +39,7 @@ fn second_writer_waits_for_the_first() {
 
 #[test]
 fn reader_makes_the_writer_a_reader() {
-    let mut leases = Leases::new(LeaseConfig::default());
+    let mut leases = Leases::new(LeaseConfig::default(), 0);
     ask_for(&mut leases, A, hold(LeaseMode::Write), 1);
     assert_eq!(ask_for(&mut leases, B, Want::Current, 2), Answer::Wait);
     assert_eq!(ask_for(&mut leases, C, hold(LeaseMode::Read), 3), Answer::Wait);
@@ -53,7 +53,7 @@ fn reader_makes_the_writer_a_reader() {
 
 #[test]
 fn dead_writer_is_waited_for_and_not_asked() {
-    let mut leases = Leases::new(LeaseConfig::default());
+    let mut leases = Leases::new(LeaseConfig::default(), 0);
     ask_for(&mut leases, A, hold(LeaseMode::Write), 1);
     leases.open(FILE, A);
     assert_eq!(leases.fence(ms(1), A), [FILE]);
@@ -72,7 +72,7 @@ fn dead_writer_is_waited_for_and_not_asked() {
 
 #[test]
 fn silent_holder_is_asked_again_and_the_request_expires() {
-    let mut leases = Leases::new(LeaseConfig::default());
+    let mut leases = Leases::new(LeaseConfig::default(), 0);
     ask_for(&mut leases, A, hold(LeaseMode::Write), 1);
     ask_for(&mut leases, B, hold(LeaseMode::Write), 2);
     leases.take_actions();
@@ -87,7 +87,7 @@ fn silent_holder_is_asked_again_and_the_request_expires() {
 #[test]
 fn session_with_too_many_files_is_asked_and_then_refused() {
     let config = LeaseConfig { session_files_max: 4, ..LeaseConfig::default() };
-    let mut leases = Leases::new(config);
+    let mut leases = Leases::new(config, 0);
     let file = Gfid::of_inode;
     leases.open(file(0), A);
     let ask = |leases: &mut Leases, n| leases.request(ms(0), ms(9), (file(n), A), hold(LeaseMode::Read), Ticket(n));

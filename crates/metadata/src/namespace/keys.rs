@@ -31,6 +31,9 @@ pub(super) const FILES: &[u8] = b"mfiles";
 /// Cluster that the records belong to.
 pub(super) const CLUSTER: &[u8] = b"mcluster";
 
+/// How often the service was started.
+pub(super) const STARTS: &[u8] = b"mstarts";
+
 /// Bytes before the name in the key of an entry or attribute.
 pub(super) const NAME_AT: usize = 17;
 

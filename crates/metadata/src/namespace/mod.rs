@@ -21,6 +21,7 @@
 //! | `r` session number | `Reply` | an answer kept until the session has it |
 //! | `c` session | `()` | the session has spoken to the service |
 //! | `mformat` | u32 | format version of all records |
+//! | `mstarts` | `u64` | how often the service was started |
 //! | `mcluster` | `ClusterId` | the cluster that this namespace belongs to |
 //! | `minodes` | u64 | inode numbers below are dealt or reserved |
 //! | `mfiles` | u64 | number of files and directories, without roots |

@@ -7,6 +7,9 @@ use protocol::namespace::{Reply, SetAttr, Timestamp};
 use protocol::{Gfid, SessionId};
 use std::ops::ControlFlow;
 
+/// Bits of a fencing token below the number of the start: grants for a year at a hundred thousand a second.
+const TOKEN_BITS: u32 = 42;
+
 /// What a restarted service finds.
 #[derive(Debug, Default)]
 pub struct Retained {
@@ -45,6 +48,17 @@ impl<S: Store> Namespace<S> {
             retained.writers.extend(self.overlay.get::<SessionId>(&key)?.map(|session| (gfid, session)));
         }
         Ok(retained)
+    }
+
+    /// The service starts: fencing tokens above the result were never given out. Counts with the next commit, and no
+    /// token may be told before it.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn begin_tokens(&mut self) -> Result<u64, StoreError> {
+        let starts = self.overlay.get::<u64>(keys::STARTS)?.unwrap_or(0) + 1;
+        self.overlay.put(keys::STARTS.to_vec(), &starts);
+        Ok(starts << TOKEN_BITS)
     }
 
     /// Keeps an answer for a session.

@@ -116,9 +116,9 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// As [`Namespace::open`].
     pub fn open(store: S, config: ServiceConfig, wall: Timestamp) -> Result<Self, StoreError> {
-        let namespace = Namespace::open(store, wall)?;
+        let mut namespace = Namespace::open(store, wall)?;
         let retained = namespace.retained()?;
-        let mut leases = Leases::new(config.lease);
+        let mut leases = Leases::new(config.lease, namespace.begin_tokens()?);
         let mut sessions: HashMap<SessionId, Session> = HashMap::new();
         for session in retained.sessions {
             sessions.entry(session).or_default();
@@ -347,10 +347,16 @@ impl<S: Store> Service<S> {
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
         let token = pending.token;
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
-        if kept && !matches!(reply, Reply::Errno(_) | Reply::TryAgain) {
-            self.namespace.keep_answer(session, number, &reply);
+        let answer = match &reply {
+            Reply::Errno(_) | Reply::TryAgain => None,
+            // Kept without the lease, which may have gone when the answer is asked for again.
+            Reply::Opened { attr, .. } => Some(Reply::Attr(*attr)),
+            other => Some(other.clone()),
+        };
+        if let Some(answer) = answer.filter(|_| kept) {
+            self.namespace.keep_answer(session, number, &answer);
             if let Some(entry) = self.sessions.get_mut(&session) {
-                entry.answers.insert(number, reply.clone());
+                entry.answers.insert(number, answer);
             }
         }
         self.reply(token, reply);

@@ -16,7 +16,7 @@ impl<S: Store> Service<S> {
             return Ok(Some(Reply::Errno(libc::ENOSPC)));
         }
         let reply = match &request.op {
-            NamespaceOp::Open { gfid, lease } => self.open_file(session, *gfid, *lease)?,
+            NamespaceOp::Open { gfid, .. } => self.open_file(session, *gfid)?,
             NamespaceOp::Close { gfid } => {
                 self.leases.close(*gfid, session);
                 self.settle_orphan(now, *gfid)?;
@@ -71,11 +71,10 @@ impl<S: Store> Service<S> {
         Ok(reply)
     }
 
-    fn open_file(&mut self, session: SessionId, gfid: Gfid, lease: LeaseMode) -> Result<Reply, StoreError> {
+    fn open_file(&mut self, session: SessionId, gfid: Gfid) -> Result<Reply, StoreError> {
         let Some(attr) = self.namespace.attr(gfid)? else { return Ok(Reply::Errno(libc::ESTALE)) };
         self.opened(session, &attr)?;
-        let lease = self.leases.held(gfid, session).unwrap_or(lease);
-        Ok(Reply::Opened { attr, lease })
+        Ok(Reply::Opened { attr, grant: self.grant_of(gfid, session) })
     }
 
     /// The session has the file open, and whatever lease it asked for; a write lease is noted in the store.
@@ -96,18 +95,16 @@ impl<S: Store> Service<S> {
         repeated: Option<Attr>,
     ) -> Result<Reply, StoreError> {
         if let Some(first) = repeated {
-            let Some(attr) = self.namespace.attr(first.gfid)? else { return Ok(Reply::Attr(first)) };
-            self.opened(request.session, &attr)?;
-            return Ok(Reply::Attr(attr));
+            let Some(attr) = self.namespace.attr(first.gfid)? else { return Ok(Reply::Errno(libc::ESTALE)) };
+            return self.open_file(request.session, attr.gfid);
         }
         let reply = self.change(now, request)?;
-        if let Reply::Attr(attr) = &reply {
-            if attr.kind == FileKind::Regular {
-                self.leases.grant_new(now, attr.gfid, request.session, mode);
-            }
-            self.opened(request.session, attr)?;
+        let Reply::Attr(attr) = reply else { return Ok(reply) };
+        if attr.kind == FileKind::Regular {
+            self.leases.grant_new(now, attr.gfid, request.session, mode);
         }
-        Ok(reply)
+        self.opened(request.session, &attr)?;
+        Ok(Reply::Opened { attr, grant: self.grant_of(attr.gfid, request.session) })
     }
 
     fn reclaim(

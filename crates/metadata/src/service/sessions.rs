@@ -2,8 +2,8 @@
 
 use super::Service;
 use crate::store::{Store, StoreError};
-use protocol::SessionId;
-use protocol::namespace::{Reply, Request};
+use protocol::namespace::{Grant, Reply, Request};
+use protocol::{Epoch, Gfid, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ pub struct SessionView {
     pub live: BTreeSet<SessionId>,
     /// Those that are dead and whose last writes are being decided.
     pub dead: BTreeSet<SessionId>,
+    /// The map's epoch.
+    pub epoch: Epoch,
     /// The greatest id ever given out: absent ids up to it are gone, ids above it are newer than this view.
     pub last: SessionId,
 }
@@ -75,6 +77,12 @@ impl<S: Store> Service<S> {
             }
         }
         session
+    }
+
+    /// The lease that a session holds on a file, as it is told.
+    pub(super) fn grant_of(&self, gfid: Gfid, session: SessionId) -> Option<Grant> {
+        let (mode, token) = (self.leases.held(gfid, session)?, self.leases.token(gfid, session)?);
+        Some(Grant { mode, token, epoch: self.view.as_ref().map_or(Epoch::default(), |view| view.epoch) })
     }
 
     /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered.

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::store::MemoryStore;
-use protocol::PoolId;
-use protocol::namespace::Caller;
+use protocol::namespace::{Caller, Grant};
+use protocol::{Epoch, PoolId};
 
 const A: SessionId = SessionId::new(1);
 const B: SessionId = SessionId::new(2);
@@ -19,7 +19,8 @@ struct Rig {
 }
 
 fn view(live: &[SessionId], dead: &[SessionId]) -> SessionView {
-    SessionView { live: live.iter().copied().collect(), dead: dead.iter().copied().collect(), last: SessionId::new(9) }
+    let (live, dead) = (live.iter().copied().collect(), dead.iter().copied().collect());
+    SessionView { live, dead, epoch: Epoch::new(3), last: SessionId::new(9) }
 }
 
 fn wall(secs: i64) -> Timestamp {
@@ -87,7 +88,7 @@ impl Rig {
 
     fn create(&mut self, session: SessionId, name: &str, open: Option<LeaseMode>) -> Attr {
         match self.call(session, create(name, open)) {
-            Reply::Attr(attr) => attr,
+            Reply::Attr(attr) | Reply::Opened { attr, .. } => attr,
             other => panic!("{other:?}"),
         }
     }
@@ -183,7 +184,7 @@ fn silent_writer_makes_the_other_ask_again() {
     let waiting = rig.token;
     let (_, events) = rig.send(A, give_back(gfid, None, SetAttr::default()));
     rig.token = waiting;
-    assert!(matches!(rig.answer(&events), Reply::Opened { lease: LeaseMode::Write, .. }));
+    assert!(matches!(rig.answer(&events), Reply::Opened { grant: Some(Grant { mode: LeaseMode::Write, .. }), .. }));
 }
 
 #[test]
@@ -345,13 +346,14 @@ fn resent_create_takes_its_lease_again_after_a_restart() {
     let mut rig = Rig::new();
     let op = create("f", Some(LeaseMode::Write));
     let (number, events) = rig.send(A, op.clone());
-    let first = rig.answer(&events);
+    let Reply::Opened { attr, grant: Some(first) } = rig.answer(&events) else { panic!("{events:?}") };
     rig.restart();
     rig.sessions(&[A, B], &[]);
     rig.call(A, NamespaceOp::Reclaim { held: vec![] });
     let events = rig.send_as(A, number, op);
-    assert_eq!(rig.answer(&events), first);
-    let Reply::Attr(attr) = first else { panic!("{first:?}") };
+    let Reply::Opened { attr: again, grant: Some(grant) } = rig.answer(&events) else { panic!("{events:?}") };
+    assert_eq!((again, grant.mode), (attr, LeaseMode::Write));
+    assert!(grant.token > first.token, "fencing tokens grow over a restart");
     assert_eq!(rig.service.leases().writer(attr.gfid), Some(A));
     assert!(rig.service.leases().is_open(attr.gfid));
 }

@@ -222,7 +222,8 @@ impl Owner {
         let of = |wanted: SessionState| {
             map.sessions.iter().filter(move |(_, state)| **state == wanted).map(|(session, _)| *session).collect()
         };
-        let view = SessionView { live: of(SessionState::Live), dead: of(SessionState::Dead), last: map.last_session };
+        let (live, dead) = (of(SessionState::Live), of(SessionState::Dead));
+        let view = SessionView { live, dead, epoch: map.epoch, last: map.last_session };
         self.sessions.retain(|session, _| view.live.contains(session) || *session > view.last);
         self.service.sessions_changed(now, view)
     }

@@ -6,7 +6,7 @@ use cluster::{ClusterMap, SessionState};
 use messenger::{ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, TrafficClass};
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::namespace::{Attr, Caller, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr};
+use protocol::namespace::{Attr, Caller, FileKind, Grant, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr};
 use protocol::{Epoch, Gfid, Kind, PoolId, SessionId};
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -125,7 +125,7 @@ impl Client {
             open,
         };
         match self.call(op) {
-            Reply::Attr(attr) => attr,
+            Reply::Attr(attr) | Reply::Opened { attr, .. } => attr,
             other => panic!("{other:?}"),
         }
     }
@@ -208,7 +208,9 @@ fn recall_reaches_the_holder_and_lets_the_other_go_on() {
     assert_eq!(a.recalls.recv_timeout(WAIT).expect("a recall"), Recall { gfid, keep: None });
     let set = SetAttr { size: Some(9), ..SetAttr::default() };
     assert_eq!(a.call(NamespaceOp::ReturnLease { gfid, keep: None, set }), Reply::Done);
-    let Reply::Opened { attr, lease: LeaseMode::Write } = Client::end(open) else { panic!("not opened") };
+    let Reply::Opened { attr, grant: Some(Grant { mode: LeaseMode::Write, .. }) } = Client::end(open) else {
+        panic!("not opened")
+    };
     assert_eq!(attr.size, 9);
     mds.stop();
     rig.runtime.shutdown();

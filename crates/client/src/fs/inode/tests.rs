@@ -22,12 +22,16 @@ fn attr(size: u64) -> Attr {
     }
 }
 
+fn grant(mode: LeaseMode) -> Grant {
+    Grant { mode, token: 1, epoch: Epoch::new(1) }
+}
+
 /// A file of which this mount holds a lease.
 fn leased(mode: LeaseMode, size: u64) -> InodeState {
     let mut state = InodeState::new(Gfid::of_inode(7));
     let Entry::Acquire(ticket, asked) = state.try_enter(Need::shared(mode), false) else { panic!("no lease yet") };
     assert_eq!(asked, mode);
-    assert!(state.granted(ticket, &attr(size), mode));
+    assert!(state.granted(ticket, &attr(size), grant(mode)));
     state
 }
 
@@ -48,7 +52,7 @@ fn one_task_asks_and_the_others_wait() {
 fn an_upgrade_keeps_what_is_dirty_and_an_open_asks_for_no_less() {
     let mut state = leased(LeaseMode::Read, 10);
     let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("upgrades") };
-    assert!(state.granted(ticket, &attr(10), LeaseMode::Write));
+    assert!(state.granted(ticket, &attr(10), grant(LeaseMode::Write)));
     assert_eq!(state.try_enter(WRITE, true), Entry::Entered);
     state.wrote(50, time(9));
     state.leave(Access::Shared);
@@ -86,10 +90,10 @@ fn a_grant_that_a_recall_may_have_crossed_is_asked_for_anew() {
     let mut state = InodeState::new(Gfid::of_inode(7));
     let Entry::Acquire(ticket, _) = state.try_enter(WRITE, false) else { panic!("asks") };
     assert_eq!(state.recall(None), RecallStep::Answer);
-    assert!(!state.granted(ticket, &attr(5), LeaseMode::Write), "void");
+    assert!(!state.granted(ticket, &attr(5), grant(LeaseMode::Write)), "void");
     assert_eq!(state.lease(), None);
     let Entry::Acquire(ticket, _) = state.try_enter(WRITE, false) else { panic!("asks again") };
-    assert!(state.granted(ticket, &attr(5), LeaseMode::Write));
+    assert!(state.granted(ticket, &attr(5), grant(LeaseMode::Write)));
 }
 
 #[test]
@@ -115,7 +119,7 @@ fn a_recall_takes_the_lease_and_the_kernels_pages() {
     assert_eq!(state.recalled(Some(None)), None);
     assert_eq!(state.recall(None), RecallStep::Answer);
     let Entry::Acquire(ticket, _) = state.try_enter(READ, false) else { panic!("asks") };
-    assert!(state.granted(ticket, &attr(5), LeaseMode::Read));
+    assert!(state.granted(ticket, &attr(5), grant(LeaseMode::Read)));
     assert!(!state.opened(), "the pages are of before");
 }
 
@@ -154,7 +158,7 @@ fn unknown_bytes_are_zeroed_before_the_size_moves_past_them() {
 #[test]
 fn a_new_file_has_no_unknown_bytes() {
     let mut state = InodeState::new(Gfid::of_inode(7));
-    state.created(&attr(0));
+    state.created(&attr(0), grant(LeaseMode::Write));
     assert_eq!(state.opens(), 1);
     let plan = state.begin_write(1000, 10, false).expect("sparse");
     assert_eq!((plan.hint.zero_from, plan.hint.size_after), (0, 1010));
