@@ -5,12 +5,8 @@
 //! rename is durable once its directory is synced.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Write};
 use std::path::Path;
-
-use rustix::io::{Errno, ReadWriteFlags};
 
 /// Space of a file system, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,80 +67,6 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
     sync_dir(dir)
 }
 
-/// Reads into the whole buffer only if that needs no wait: `false` if any byte is not in the page cache (or lies behind
-/// the end of the file), and what the buffer then holds is undefined.
-///
-/// # Errors
-/// Those of `preadv2`; a file system without `RWF_NOWAIT` counts as one that would wait.
-pub(crate) fn read_now(file: &File, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
-    let length = buf.len();
-    match rustix::io::preadv2(file.as_fd(), &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
-        Ok(read) => Ok(read == length),
-        Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Reads into the whole buffer; what lies behind the end of the file reads as zeros.
-///
-/// # Errors
-/// Those of `pread`.
-pub(crate) fn read_zero_filled(file: &File, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {
-    while !buf.is_empty() {
-        match file.read_at(buf, offset) {
-            Ok(0) => {
-                buf.fill(0);
-                return Ok(());
-            }
-            Ok(read) => {
-                offset += read as u64;
-                buf = &mut buf[read..];
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Writes all bytes; on an error also says how many were written.
-pub(crate) fn write_counted(file: &File, offset: u64, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match file.write_at(&bytes[done..], offset + done as u64) {
-            Ok(0) => return Err((done, io::ErrorKind::WriteZero.into())),
-            Ok(written) => done += written,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err((done, error)),
-        }
-    }
-    Ok(())
-}
-
-/// Slices one `pwritev` takes at most: the kernel's `IOV_MAX`.
-const SLICES_MAX: usize = 1024;
-
-/// Writes all slices one behind the other from `offset`.
-///
-/// # Errors
-/// Those of `pwritev`; any part may have been written.
-pub(crate) fn write_vectored(file: &File, mut offset: u64, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    while !slices.is_empty() {
-        let batch = &slices[..slices.len().min(SLICES_MAX)];
-        match rustix::io::pwritev(file.as_fd(), batch, offset) {
-            Ok(0) if batch.iter().any(|slice| !slice.is_empty()) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(0) => return Ok(()),
-            Ok(written) => {
-                offset += written as u64;
-                IoSlice::advance_slices(&mut slices, written);
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
 /// 128 bits from the kernel's random number generator.
 ///
 /// # Errors
@@ -167,25 +89,6 @@ mod tests {
         write_atomically(&path, b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn many_slices_are_written_in_order() {
-        let file = tempfile::tempfile().unwrap();
-        let parts: Vec<[u8; 3]> = (0..3000u16).map(|i| [i as u8, (i >> 8) as u8, 7]).collect();
-        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-        write_vectored(&file, 5, &mut slices).unwrap();
-        let mut back = vec![0xff; 9010];
-        read_zero_filled(&file, 5, &mut back).unwrap();
-        assert_eq!(back[..9000], *parts.as_flattened());
-        assert!(back[9000..].iter().all(|&byte| byte == 0), "behind the end there are zeros");
-    }
-
-    #[test]
-    fn a_read_that_does_not_wait_takes_all_or_nothing() {
-        let file = tempfile::tempfile().unwrap();
-        write_counted(&file, 0, &[9; 100]).unwrap();
-        assert!(!read_now(&file, 50, &mut [0; 51]).unwrap());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! From the ground up, each module knowing only those above it:
 //!
-//! * [`disk`]: the system calls that std lacks. [`superblock`]: whose data directory this is, and who holds it.
+//! * [`disk`]: the system calls that std lacks. [`medium`]: files on a disk or in memory, behind one seam.
+//! * [`superblock`]: whose data directory this is, and who holds it.
 //! * [`codec`]: Reed-Solomon, any k of k + m shards give all. [`layout`]: which byte is where.
 //! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
 //! * [`journal`]: what was written and is not yet in fragment files, one log per core.
@@ -19,5 +20,6 @@ pub mod disk;
 pub mod fragment;
 pub mod journal;
 pub mod layout;
+pub mod medium;
 pub mod pg;
 pub mod superblock;

@@ -20,11 +20,13 @@
 //! The file `lock` holds the pid of its holder in decimal; only the `flock` on it counts.
 
 use crate::disk;
+use crate::medium::{Dir, Memory};
 use protocol::ids::{ClusterId, CoreId, OsdId};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -102,6 +104,16 @@ pub enum DataDirError {
         /// A name found in it.
         found: String,
     },
+    /// It was to be kept in memory, and there is data on the disk.
+    #[error(
+        "{dir} holds {found} of a store on disk, which a memstore would hide: use another directory, or osd_objectstore = \"file\""
+    )]
+    HoldsData {
+        /// The directory.
+        dir: PathBuf,
+        /// A name found in it.
+        found: String,
+    },
     /// The directory or its file system cannot be written.
     #[error("data directory {dir} is read-only: remount it or give this user the right to write")]
     ReadOnly {
@@ -122,6 +134,8 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
+    /// What journals and fragments lie in.
+    root: Dir,
     superblock: Superblock,
     was_created: bool,
     // Its flock is what counts; it goes with the file.
@@ -150,7 +164,8 @@ impl DataDir {
         if superblock.osd != osd {
             return Err(DataDirError::OtherOsd { dir, ours: osd, theirs: superblock.osd });
         }
-        Ok(Self { path: dir, superblock, was_created, _lock: lock })
+        let root = Dir::from(dir.as_path());
+        Ok(Self { path: dir, root, superblock, was_created, _lock: lock })
     }
 
     /// Reads the superblock without taking the lock: for tools that only look.
@@ -176,17 +191,36 @@ impl DataDir {
         self.was_created
     }
 
-    /// The directory of a core's journal.
-    pub fn journal_dir(&self, core: CoreId) -> PathBuf {
-        self.path.join("journal").join(core.get().to_string())
+    /// Journals and fragments are from now on those in `memory`, not those on the disk: only superblock and lock are
+    /// there.
+    ///
+    /// # Errors
+    /// [`DataDirError::HoldsData`] if the directory has journals or fragments on the disk, which would be out of sight;
+    /// nothing was changed.
+    pub fn in_memory(self, memory: Memory) -> Result<Self, DataDirError> {
+        if let Some(found) = ["journal", "pg"].iter().find(|name| self.path.join(name).exists()) {
+            return Err(DataDirError::HoldsData { dir: self.path, found: (*found).to_owned() });
+        }
+        let root = Dir::new(Arc::new(memory), &self.path);
+        Ok(Self { root, ..self })
     }
 
-    /// Space of the file system below.
+    /// What journals and fragments lie in.
+    pub fn root(&self) -> Dir {
+        self.root.clone()
+    }
+
+    /// The directory of a core's journal.
+    pub fn journal_dir(&self, core: CoreId) -> Dir {
+        self.root.dir("journal").dir(&core.get().to_string())
+    }
+
+    /// Space of what journals and fragments lie in.
     ///
     /// # Errors
     /// Those of `statvfs`.
     pub fn space(&self) -> io::Result<disk::Space> {
-        disk::space(&self.path)
+        self.root.medium().space(&self.path)
     }
 }
 

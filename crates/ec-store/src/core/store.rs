@@ -7,12 +7,12 @@ use crate::fragment::{
     FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
 };
 use crate::journal::{Journal, JournalError, Location};
+use crate::medium::Dir;
 use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, ShardStore, StoreError};
 use bytes::Bytes;
 use protocol::{ObjectId, PgId, Profile, ShardIndex};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -36,7 +36,7 @@ pub struct CoreStore {
     /// Files changed by a rebuild: their checksums are in no journal record, see [`FragmentFile::flush`].
     rebuilt: BTreeMap<FragmentKey, Arc<FragmentFile>>,
     /// Directories in which fragments were deleted since they were synced last.
-    deleted_in: HashSet<Arc<Path>>,
+    deleted_in: HashMap<PgId, Dir>,
     /// First entry of each journal segment, oldest first.
     segments: VecDeque<(u64, Lsn)>,
     /// Bytes appended since it was last taken.
@@ -50,7 +50,7 @@ pub struct CoreStore {
 #[derive(Debug, Default)]
 pub(super) struct SyncFiles {
     pub files: Vec<Arc<FragmentFile>>,
-    pub dirs: Vec<Arc<Path>>,
+    pub dirs: Vec<(PgId, Dir)>,
 }
 
 impl CoreStore {
@@ -62,7 +62,7 @@ impl CoreStore {
             data_crc: None,
             direct: BTreeMap::new(),
             rebuilt: BTreeMap::new(),
-            deleted_in: HashSet::new(),
+            deleted_in: HashMap::new(),
             segments,
             appended: 0,
             poisoned: None,
@@ -219,7 +219,7 @@ impl CoreStore {
                 self.rebuilt.remove(&key);
                 if self.fragments.delete(key)? {
                     let dir = self.fragments.pg_dir(key.pg);
-                    self.deleted_in.insert(dir);
+                    self.deleted_in.insert(key.pg, dir);
                 }
                 Ok(())
             }

@@ -2,9 +2,9 @@
 
 use super::{Core, CoreError, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
 use crate::fragment::FragmentError;
+use crate::journal;
 use crate::journal::JournalError;
 use crate::pg::shard::{Lsn, StoreError};
-use crate::{disk, journal};
 use messenger::JobFailed;
 use protocol::PgId;
 use protocol::shard::Status;
@@ -366,5 +366,5 @@ impl<O: Outlet> Core<O> {
 
 fn sync_files(unsynced: &super::store::SyncFiles) -> Result<(), SyncFailure> {
     unsynced.files.iter().try_for_each(|file| file.sync())?;
-    unsynced.dirs.iter().try_for_each(|dir| disk::sync_dir(dir)).map_err(|error| SyncFailure::Lost(error.to_string()))
+    unsynced.dirs.iter().try_for_each(|(_, dir)| dir.sync()).map_err(|error| SyncFailure::Lost(error.to_string()))
 }

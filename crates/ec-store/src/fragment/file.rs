@@ -7,17 +7,12 @@
 use super::header::{HEADER_BYTES, Header};
 use super::table::{Table, TableMemory};
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify};
-use crate::disk;
+use crate::medium::{self, Dir, Extent, MediumFile};
 use parking_lot::Mutex;
 use protocol::ids::{ClusterId, Profile};
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
 use smallvec::SmallVec;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,8 +27,8 @@ pub struct FragmentFile {
     key: FragmentKey,
     cluster: ClusterId,
     profile: Profile,
-    file: File,
-    dir: Arc<Path>,
+    file: Arc<dyn MediumFile>,
+    dir: Dir,
     /// Where the data region begins in the file.
     data_start: u64,
     state: Mutex<State>,
@@ -64,8 +59,8 @@ impl FragmentFile {
     pub(super) fn open(
         key: FragmentKey,
         cluster: ClusterId,
-        file: File,
-        dir: Arc<Path>,
+        file: Arc<dyn MediumFile>,
+        dir: Dir,
         memory: Arc<TableMemory>,
     ) -> Result<Option<Self>, FragmentError> {
         let mut bytes = [0; HEADER_BYTES as usize];
@@ -81,13 +76,13 @@ impl FragmentFile {
     pub(super) fn create(
         key: FragmentKey,
         cluster: ClusterId,
-        file: File,
-        dir: Arc<Path>,
+        file: Arc<dyn MediumFile>,
+        dir: Dir,
         profile: Profile,
         memory: Arc<TableMemory>,
     ) -> Result<Self, FragmentError> {
         let header = Header { profile, version: Default::default(), logical_end: 0 };
-        disk::write_counted(&file, 0, &header.encode(key, cluster)).map_err(|(_, error)| {
+        medium::write_counted(&*file, 0, &header.encode(key, cluster)).map_err(|(_, error)| {
             // An empty file counts as none; a part of a header would count as damage. Best effort: the disk is full.
             let _ = file.set_len(0);
             FragmentError::io(key, error)
@@ -101,19 +96,19 @@ impl FragmentFile {
     pub(super) fn salvage(
         key: FragmentKey,
         cluster: ClusterId,
-        file: File,
-        dir: Arc<Path>,
+        file: Arc<dyn MediumFile>,
+        dir: Dir,
         profile: Profile,
         memory: Arc<TableMemory>,
     ) -> Result<Self, FragmentError> {
         let io = |error| FragmentError::io(key, error);
         let sectors = profile.fragment_bytes().div_ceil(SECTOR_BYTES) as usize;
         let table = UNKNOWN_CRC.to_le_bytes().repeat(sectors);
-        disk::write_counted(&file, HEADER_BYTES, &table).map_err(|(_, error)| io(error))?;
+        medium::write_counted(&*file, HEADER_BYTES, &table).map_err(|(_, error)| io(error))?;
         // The header last: with it the table counts.
         file.sync_data().map_err(io)?;
         let header = Header { profile, version: Default::default(), logical_end: 0 };
-        disk::write_counted(&file, 0, &header.encode(key, cluster)).map_err(|(_, error)| io(error))?;
+        medium::write_counted(&*file, 0, &header.encode(key, cluster)).map_err(|(_, error)| io(error))?;
         file.sync_data().map_err(io)?;
         Ok(Self::with(key, cluster, file, dir, header, false, memory))
     }
@@ -121,8 +116,8 @@ impl FragmentFile {
     fn with(
         key: FragmentKey,
         cluster: ClusterId,
-        file: File,
-        dir: Arc<Path>,
+        file: Arc<dyn MediumFile>,
+        dir: Dir,
         header: Header,
         is_new: bool,
         memory: Arc<TableMemory>,
@@ -183,7 +178,7 @@ impl FragmentFile {
             let may_wait = mode == ReadMode::Blocking;
             let locked = if may_wait { Some(self.state.lock()) } else { self.state.try_lock() };
             let Some(mut state) = locked else { return Ok(ReadOutcome::WouldBlock) };
-            if !state.table.load(&self.file, sectors.clone(), may_wait).map_err(|error| self.io(error))? {
+            if !state.table.load(&*self.file, sectors.clone(), may_wait).map_err(|error| self.io(error))? {
                 return Ok(ReadOutcome::WouldBlock);
             }
             state.table.copy_to(sectors.clone(), &mut crcs);
@@ -194,7 +189,7 @@ impl FragmentFile {
             Err(FragmentError::Corrupt { .. }) => {
                 let mut state = self.state.lock();
                 crcs.clear();
-                state.table.load(&self.file, sectors.clone(), true).map_err(|error| self.io(error))?;
+                state.table.load(&*self.file, sectors.clone(), true).map_err(|error| self.io(error))?;
                 state.table.copy_to(sectors, &mut crcs);
                 self.read_checked(offset, buf, &crcs, mode)
             }
@@ -235,11 +230,11 @@ impl FragmentFile {
         sectors_of(self.key, self.profile, offset, buf.len() as u64)?;
         let at = self.data_start + offset;
         match mode {
-            ReadMode::NoWait if !disk::read_now(&self.file, at, buf).map_err(|error| self.io(error))? => {
+            ReadMode::NoWait if !self.file.read_now(buf, at).map_err(|error| self.io(error))? => {
                 return Ok(ReadOutcome::WouldBlock);
             }
             ReadMode::NoWait => {}
-            ReadMode::Blocking => disk::read_zero_filled(&self.file, at, buf).map_err(|error| self.io(error))?,
+            ReadMode::Blocking => medium::read_zero_filled(&*self.file, at, buf).map_err(|error| self.io(error))?,
         }
         Ok(ReadOutcome::Read)
     }
@@ -253,7 +248,7 @@ impl FragmentFile {
         let mut state = self.state.lock();
         self.load(&mut state, sectors.clone())?;
         self.changed(bytes.len());
-        let written = disk::write_counted(&self.file, self.data_start + offset, bytes);
+        let written = medium::write_counted(&*self.file, self.data_start + offset, bytes);
         let whole = match &written {
             Ok(()) => crcs.len(),
             Err((done, _)) => done / SECTOR_BYTES as usize,
@@ -277,7 +272,7 @@ impl FragmentFile {
             return Err(FragmentError::Written { key: self.key, offset, length });
         }
         self.changed(bytes.len());
-        disk::write_counted(&self.file, self.data_start + offset, bytes).map_err(|(_, error)| self.io(error))
+        medium::write_counted(&*self.file, self.data_start + offset, bytes).map_err(|(_, error)| self.io(error))
     }
 
     /// Makes bytes of an earlier [`FragmentFile::write_data_only`] visible, with the checksum of each sector.
@@ -309,7 +304,7 @@ impl FragmentFile {
     pub fn is_unwritten_now(&self, offset: u64, length: u64) -> bool {
         let Ok(sectors) = sectors_of(self.key, self.profile, offset, length) else { return false };
         let Some(mut state) = self.state.try_lock() else { return false };
-        matches!(state.table.load(&self.file, sectors.clone(), false), Ok(true)) && state.table.is_unwritten(sectors)
+        matches!(state.table.load(&*self.file, sectors.clone(), false), Ok(true)) && state.table.is_unwritten(sectors)
     }
 
     /// Makes the range a hole and gives its space back where the file system can.
@@ -322,12 +317,8 @@ impl FragmentFile {
         self.load(&mut state, sectors.clone())?;
         self.changed(0);
         if length > 0 {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match rustix::fs::fallocate(&self.file, flags, self.data_start + offset, length) {
-                // Without support the table alone makes the hole; the space stays taken.
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(error) => return Err(self.io(error.into())),
-            }
+            // Without support the table alone makes the hole; the space stays taken.
+            self.file.extent(Extent::Punch, self.data_start + offset, length).map_err(|error| self.io(error))?;
         }
         state.table.clear(sectors);
         state.apply(mark);
@@ -348,7 +339,7 @@ impl FragmentFile {
         self.changed(0);
         // With no data left the table's space is given back too.
         let end = if offset == 0 { HEADER_BYTES } else { self.data_start + offset };
-        let length = self.file.metadata().map_err(|error| self.io(error))?.len();
+        let length = self.file.stat().map_err(|error| self.io(error))?.length;
         if length > end {
             self.file.set_len(end).map_err(|error| self.io(error))?;
         }
@@ -367,7 +358,7 @@ impl FragmentFile {
     /// # Errors
     /// `Io`.
     pub fn stat(&self) -> Result<FragmentStat, FragmentError> {
-        let allocated_bytes = self.file.metadata().map_err(|error| self.io(error))?.blocks() * 512;
+        let allocated_bytes = self.file.stat().map_err(|error| self.io(error))?.allocated_bytes;
         let header = self.state.lock().header;
         Ok(FragmentStat {
             profile: header.profile,
@@ -439,7 +430,7 @@ impl FragmentFile {
         };
         let result = self.file.sync_data().and_then(|()| {
             if self.is_dir_dirty.load(Ordering::Acquire) {
-                disk::sync_dir(&self.dir)?;
+                self.dir.sync()?;
                 self.is_dir_dirty.store(false, Ordering::Release);
             }
             Ok(())
@@ -471,10 +462,10 @@ impl FragmentFile {
     }
 
     fn write_back(&self, state: &mut State) -> Result<(), FragmentError> {
-        state.table.write_back(&self.file).map_err(|error| self.io(error))?;
+        state.table.write_back(&*self.file).map_err(|error| self.io(error))?;
         if state.is_header_dirty {
             let bytes = state.header.encode(self.key, self.cluster);
-            disk::write_counted(&self.file, 0, &bytes).map_err(|(_, error)| self.io(error))?;
+            medium::write_counted(&*self.file, 0, &bytes).map_err(|(_, error)| self.io(error))?;
             state.is_header_dirty = false;
         }
         Ok(())
@@ -489,7 +480,7 @@ impl FragmentFile {
     }
 
     fn load(&self, state: &mut State, sectors: Range<usize>) -> Result<(), FragmentError> {
-        state.table.load(&self.file, sectors, true).map_err(|error| self.io(error))?;
+        state.table.load(&*self.file, sectors, true).map_err(|error| self.io(error))?;
         Ok(())
     }
 

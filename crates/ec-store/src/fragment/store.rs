@@ -6,10 +6,10 @@
 use super::file::FragmentFile;
 use super::table::TableMemory;
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
-use crate::disk::{self, Space};
+use crate::disk::Space;
+use crate::medium::{Dir, Names, OpenMode};
 use protocol::ids::{ClusterId, Gfid, ObjectId, PgId, PoolId, Profile, ShardIndex};
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,12 +35,12 @@ impl Default for FragmentConfig {
 /// The fragments of the PGs of one core.
 #[derive(Debug)]
 pub struct FragmentStore {
-    root: PathBuf,
+    root: Dir,
     cluster: ClusterId,
     config: FragmentConfig,
     memory: Arc<TableMemory>,
     files: HashMap<FragmentKey, Slot>,
-    dirs: HashMap<PgId, Arc<Path>>,
+    dirs: HashMap<PgId, Dir>,
     /// Counts look-ups, to know which file was used last.
     clock: u64,
     /// Fragments that got a new header since they were last taken.
@@ -58,12 +58,13 @@ impl FragmentStore {
     ///
     /// # Errors
     /// [`FragmentError::Store`].
-    pub fn open(data_dir: &Path, cluster: ClusterId, mut config: FragmentConfig) -> Result<Self, FragmentError> {
-        let root = data_dir.join("pg");
-        if !root.is_dir() {
-            fs::create_dir_all(&root).map_err(|error| store_error(&root, error))?;
-            disk::sync_dir(data_dir).map_err(|error| store_error(data_dir, error))?;
-        }
+    pub fn open(
+        data_dir: impl Into<Dir>,
+        cluster: ClusterId,
+        mut config: FragmentConfig,
+    ) -> Result<Self, FragmentError> {
+        let root = data_dir.into().dir("pg");
+        root.create().map_err(|error| store_error(root.path(), error))?;
         // Sockets, journals and the stores of other cores need descriptors too.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 8;
         if config.fragment_open_files_max as u64 > limit {
@@ -94,7 +95,7 @@ impl FragmentStore {
             return Ok(Some(file));
         }
         let (dir, path) = self.path(key);
-        match File::options().read(true).write(true).open(path) {
+        match dir.medium().open(&path, OpenMode::Existing) {
             Ok(file) => match FragmentFile::open(key, self.cluster, file, dir, self.memory.clone())? {
                 Some(file) => self.insert(file).map(Some),
                 None => Ok(None),
@@ -120,11 +121,9 @@ impl FragmentStore {
             Err(error) => return Err(error),
         }
         let (dir, path) = self.path(key);
-        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let open = || dir.medium().open(&path, OpenMode::OrCreate);
         let file = match open() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir(&dir).and_then(|()| disk::sync_dir(&self.root)).and_then(|()| open())
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.create().and_then(|()| open()),
             result => result,
         };
         let file = file.map_err(|error| FragmentError::io(key, error))?;
@@ -140,7 +139,7 @@ impl FragmentStore {
     ) -> Result<Arc<FragmentFile>, FragmentError> {
         tracing::warn!(fragment = %key, "the header {what}: all of the fragment is to be repaired from other shards");
         let (dir, path) = self.path(key);
-        let file = File::options().read(true).write(true).open(path).map_err(|error| FragmentError::io(key, error))?;
+        let file = dir.medium().open(&path, OpenMode::Existing).map_err(|error| FragmentError::io(key, error))?;
         let file = FragmentFile::salvage(key, self.cluster, file, dir, profile, self.memory.clone())?;
         self.salvaged.push(key);
         self.insert(file)
@@ -211,14 +210,14 @@ impl FragmentStore {
         self.files.get(&key).map_or(Ok(()), |slot| slot.file.sync())
     }
 
-    /// Deletes the fragment, damaged or not; `false` if it did not exist. Durable after [`disk::sync_dir`] of
+    /// Deletes the fragment, damaged or not; `false` if it did not exist. Durable after a sync of
     /// [`FragmentStore::pg_dir`], which may run on another thread.
     ///
     /// # Errors
     /// `Io`; the fragment is then still there.
     pub fn delete(&mut self, key: FragmentKey) -> Result<bool, FragmentError> {
-        let (_, path) = self.path(key);
-        let existed = match fs::remove_file(path) {
+        let (dir, path) = self.path(key);
+        let existed = match dir.medium().remove(&path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(FragmentError::io(key, error)),
@@ -230,8 +229,8 @@ impl FragmentStore {
     }
 
     /// The directory of a PG; it exists once the PG has a fragment.
-    pub fn pg_dir(&mut self, pg: PgId) -> Arc<Path> {
-        self.dirs.entry(pg).or_insert_with(|| self.root.join(pg.to_string()).into()).clone()
+    pub fn pg_dir(&mut self, pg: PgId) -> Dir {
+        self.dirs.entry(pg).or_insert_with(|| self.root.dir(&pg.to_string())).clone()
     }
 
     /// The open files that wait for a sync, in no order. Syncing them all, and the directories of deleted fragments,
@@ -249,10 +248,10 @@ impl FragmentStore {
         pg: PgId,
     ) -> Result<impl Iterator<Item = Result<(ObjectId, ShardIndex), FragmentError>> + use<>, FragmentError> {
         let dir = self.pg_dir(pg);
-        let entries = read_dir(&dir)?;
-        Ok(entries.into_iter().flatten().filter_map(move |entry| match entry {
-            Ok(entry) => parse_name(entry.file_name().to_str()?).map(Ok),
-            Err(error) => Some(Err(store_error(&dir, error))),
+        let names = list(&dir)?;
+        Ok(names.into_iter().flatten().filter_map(move |name| match name {
+            Ok(name) => parse_name(name.to_str()?).map(Ok),
+            Err(error) => Some(Err(store_error(dir.path(), error))),
         }))
     }
 
@@ -262,8 +261,8 @@ impl FragmentStore {
     /// [`FragmentError::Store`].
     pub fn list_pgs(&self) -> Result<Vec<PgId>, FragmentError> {
         let mut pgs = Vec::new();
-        for entry in read_dir(&self.root)?.into_iter().flatten() {
-            let name = entry.map_err(|error| store_error(&self.root, error))?.file_name();
+        for name in list(&self.root)?.into_iter().flatten() {
+            let name = name.map_err(|error| store_error(self.root.path(), error))?;
             pgs.extend(name.to_str().and_then(parse_pg));
         }
         Ok(pgs)
@@ -274,7 +273,7 @@ impl FragmentStore {
     /// # Errors
     /// [`FragmentError::Store`].
     pub fn space(&self) -> Result<Space, FragmentError> {
-        disk::space(&self.root).map_err(|error| store_error(&self.root, error))
+        self.root.medium().space(self.root.path()).map_err(|error| store_error(self.root.path(), error))
     }
 
     /// Open files.
@@ -347,19 +346,19 @@ impl FragmentStore {
         }
     }
 
-    fn path(&mut self, key: FragmentKey) -> (Arc<Path>, PathBuf) {
+    fn path(&mut self, key: FragmentKey) -> (Dir, PathBuf) {
         let dir = self.pg_dir(key.pg);
-        let path = dir.join(format!("{}.{}", key.object, key.shard.get()));
+        let path = dir.join(&format!("{}.{}", key.object, key.shard.get()));
         (dir, path)
     }
 }
 
-/// The entries of a directory; `None` if it does not exist.
-fn read_dir(dir: &Path) -> Result<Option<fs::ReadDir>, FragmentError> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(Some(entries)),
+/// The names in a directory; `None` if it does not exist.
+fn list(dir: &Dir) -> Result<Option<Names>, FragmentError> {
+    match dir.medium().list(dir.path()) {
+        Ok(names) => Ok(Some(names)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(store_error(dir, error)),
+        Err(error) => Err(store_error(dir.path(), error)),
     }
 }
 

@@ -4,8 +4,7 @@
 //! loaded when first needed; pages of zeros (fragments are sparse) take no memory. The memory of all tables of a store
 //! is counted in one [`TableMemory`], so that the store can have the least used ones dropped.
 
-use crate::disk;
-use std::fs::File;
+use crate::medium::{self, MediumFile};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +80,7 @@ impl Table {
     }
 
     /// Makes sure that the pages of these sectors are known; `false` if that would wait and must not.
-    pub(super) fn load(&mut self, file: &File, sectors: Range<usize>, may_wait: bool) -> io::Result<bool> {
+    pub(super) fn load(&mut self, file: &dyn MediumFile, sectors: Range<usize>, may_wait: bool) -> io::Result<bool> {
         for (page, _) in Self::split(sectors) {
             if !matches!(self.pages[page], Page::Unknown) {
                 continue;
@@ -90,8 +89,8 @@ impl Table {
             let bytes = &mut entries.as_mut_bytes()[..self.page_len(page) * 4];
             let offset = self.start + (page * PAGE_BYTES) as u64;
             if may_wait {
-                disk::read_zero_filled(file, offset, bytes)?;
-            } else if !disk::read_now(file, offset, bytes)? {
+                medium::read_zero_filled(file, offset, bytes)?;
+            } else if !file.read_now(bytes, offset)? {
                 return Ok(false);
             }
             self.pages[page] = if entries.as_bytes().iter().all(|&byte| byte == 0) {
@@ -180,14 +179,14 @@ impl Table {
     }
 
     /// Writes the changed entries to the file. After an error what was not written is still known as changed.
-    pub(super) fn write_back(&mut self, file: &File) -> io::Result<()> {
+    pub(super) fn write_back(&mut self, file: &dyn MediumFile) -> io::Result<()> {
         for page in 0..self.pages.len() {
             let offset = self.page_offset(page);
             if let Page::Loaded { entries, dirty } = &mut self.pages[page]
                 && dirty.start != dirty.end
             {
                 let bytes = entries[dirty.clone()].as_bytes();
-                disk::write_counted(file, offset + dirty.start as u64 * 4, bytes).map_err(|(_, error)| error)?;
+                medium::write_counted(file, offset + dirty.start as u64 * 4, bytes).map_err(|(_, error)| error)?;
                 *dirty = 0..0;
             }
         }

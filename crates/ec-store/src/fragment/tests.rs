@@ -1,6 +1,7 @@
 //! The fragment store against a model, crashes before a sync, a flip of every byte, and disks that are full or fail.
 
 use super::*;
+use crate::medium::{Dir, Memory};
 use proptest::prelude::*;
 use protocol::ids::{Gfid, PoolId};
 use std::fs::{self, File};
@@ -239,7 +240,7 @@ fn a_deleted_fragment_begins_anew() {
     write(&mut store, 0, 0, 4, 1).unwrap();
     let old = store.get(key(0)).unwrap().unwrap();
     assert!(store.delete(key(0)).unwrap());
-    disk::sync_dir(&store.pg_dir(PG)).unwrap();
+    store.pg_dir(PG).sync().unwrap();
     write(&mut store, 0, 1, 1, 2).unwrap();
     old.sync().unwrap();
     store.sync(key(0)).unwrap();
@@ -271,16 +272,37 @@ fn a_read_beside_a_write_gives_old_or_new_sectors() {
 }
 
 #[test]
+fn a_fragment_in_memory_is_as_one_on_disk_until_the_memory_goes() {
+    let dir = Dir::new(Arc::new(Memory::new(200 << 10)), Path::new("/nowhere"));
+    let open = || FragmentStore::open(dir.clone(), CLUSTER, FragmentConfig::default()).unwrap();
+    let mut store = open();
+    write(&mut store, 0, 3, 200, 1).unwrap();
+    let error = write(&mut store, 1, 0, 200, 2).unwrap_err();
+    assert!(error.is_full(), "{error}");
+    let written = read(&mut store, 0, 0, 300).unwrap();
+    store.sync(key(0)).unwrap();
+    drop(store);
+    let mut store = open();
+    assert_eq!(read(&mut store, 0, 0, 300).unwrap(), written);
+    assert_eq!(written[3 * SECTOR_BYTES as usize..][..200 * SECTOR_BYTES as usize], sectors(1, 200).0);
+    assert_eq!(store.list_pgs().unwrap(), [PG]);
+    // both fragments are gone: the space is there again
+    assert!(store.delete(key(0)).unwrap() && store.delete(key(1)).unwrap());
+    assert_eq!(store.space().unwrap().used_bytes, 0);
+    write(&mut store, 1, 0, 200, 2).unwrap();
+}
+
+#[test]
 fn a_failed_sync_is_remembered() {
-    let dir: Arc<Path> = Path::new("/dev").into();
+    let dir = Dir::from(Path::new("/dev"));
     // Takes writes and cannot be synced.
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-    let file = FragmentFile::create(key(0), CLUSTER, null, dir.clone(), profile(), Arc::default()).unwrap();
+    let file = FragmentFile::create(key(0), CLUSTER, Arc::new(null), dir.clone(), profile(), Arc::default()).unwrap();
     assert!(matches!(file.sync().unwrap_err(), FragmentError::Io { .. }));
     assert!(matches!(file.sync().unwrap_err(), FragmentError::SyncFailed { .. }));
     assert!(file.is_dirty() && file.has_sync_failed());
     let full = File::options().read(true).write(true).open("/dev/full").unwrap();
-    let error = FragmentFile::create(key(0), CLUSTER, full, dir, profile(), Arc::default()).unwrap_err();
+    let error = FragmentFile::create(key(0), CLUSTER, Arc::new(full), dir, profile(), Arc::default()).unwrap_err();
     assert!(error.is_full(), "{error}");
 }
 

@@ -35,10 +35,10 @@ pub use recover::{OnDamage, Recovered, RecoveredEntry, TornTail};
 pub use sync::{EntryReader, SyncHandle};
 
 use crate::disk;
+use crate::medium::{self, Dir, MediumFile};
 use bytes::Bytes;
 use format::{ENTRY_ALIGN, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader, entry_bytes};
 use std::collections::VecDeque;
-use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl JournalError {
 /// The journal of one core.
 #[derive(Debug)]
 pub struct Journal {
-    dir: Arc<Path>,
+    dir: Dir,
     config: JournalConfig,
     /// Oldest first; the last is the one appended to.
     segments: VecDeque<Segment>,
@@ -179,7 +179,7 @@ pub struct Journal {
 struct Segment {
     number: u64,
     incarnation: u64,
-    file: Arc<File>,
+    file: Arc<dyn MediumFile>,
     /// Bytes that hold entries, the header and what is appended and not yet flushed included.
     bytes: u64,
     /// The last entry in it, or before it if it has none.
@@ -208,17 +208,12 @@ impl Journal {
     /// # Errors
     /// `Damaged` (see [`OnDamage`]), `OtherFormat`, `NoSpace`, `Io`. Nothing has then changed on the disk, except that
     /// a new segment may have been begun.
-    pub fn open(dir: &Path, config: JournalConfig) -> Result<(Self, Recovered), JournalError> {
-        if !dir.is_dir() {
-            let create = || {
-                fs::create_dir_all(dir)?;
-                dir.ancestors().skip(1).take(2).filter(|dir| dir.is_dir()).try_for_each(disk::sync_dir)
-            };
-            create().map_err(|error| JournalError::io(dir, error))?;
-        }
-        let recover::Scan { recovered, segments, next_number, next_lsn } = recover::recover(dir, config.on_damage)?;
+    pub fn open(dir: impl Into<Dir>, config: JournalConfig) -> Result<(Self, Recovered), JournalError> {
+        let dir = dir.into();
+        dir.create().map_err(|error| JournalError::io(dir.path(), error))?;
+        let recover::Scan { recovered, segments, next_number, next_lsn } = recover::recover(&dir, config.on_damage)?;
         let mut journal = Self {
-            dir: dir.into(),
+            dir,
             config,
             segments,
             next_lsn,
@@ -309,9 +304,9 @@ impl Journal {
             return Ok(());
         }
         let newest = self.newest();
-        let result = disk::write_vectored(&newest.file, self.batch.offset, &mut self.batch.slices());
+        let result = medium::write_vectored(&*newest.file, self.batch.offset, &mut self.batch.slices());
         result.map_err(|error| {
-            let error = JournalError::io(&format::segment_path(&self.dir, newest.number), error);
+            let error = JournalError::io(&format::segment_path(self.dir.path(), newest.number), error);
             if !matches!(error, JournalError::NoSpace { .. }) {
                 self.is_poisoned.store(true, Ordering::Release);
             }
@@ -395,8 +390,8 @@ impl Journal {
     pub fn trim(&mut self, before: u64) -> Result<usize, JournalError> {
         let mut count = 0;
         while self.segments.len() > 1 && self.segments[0].number < before && self.segments[0].last_lsn < self.synced {
-            let path = format::segment_path(&self.dir, self.segments[0].number);
-            fs::remove_file(&path).map_err(|error| JournalError::io(&path, error))?;
+            let path = format::segment_path(self.dir.path(), self.segments[0].number);
+            self.dir.medium().remove(&path).map_err(|error| JournalError::io(&path, error))?;
             self.segments.pop_front();
             count += 1;
         }
@@ -431,7 +426,7 @@ impl Journal {
     }
 
     fn check_poison(&self) -> Result<(), JournalError> {
-        if self.is_poisoned() { Err(JournalError::Poisoned { dir: self.dir.to_path_buf() }) } else { Ok(()) }
+        if self.is_poisoned() { Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() }) } else { Ok(()) }
     }
 
     fn check_limit(&self, more: u64) -> Result<(), JournalError> {
@@ -472,7 +467,7 @@ impl Journal {
     /// Without a spare segment things go on; it is tried again at the next trim.
     fn refill_spare(&self) {
         if let Err(error) = spare::refill(&self.dir, self.config.journal_segment_bytes) {
-            tracing::warn!(dir = %self.dir.display(), %error, "no journal segment in reserve");
+            tracing::warn!(dir = %self.dir.path().display(), %error, "no journal segment in reserve");
         }
     }
 
@@ -486,29 +481,29 @@ impl Journal {
     }
 
     fn begin_segment(&mut self, number: u64, may_use_spare: bool) -> Result<(), JournalError> {
-        let path = format::segment_path(&self.dir, number);
+        let path = format::segment_path(self.dir.path(), number);
         let bytes = self.config.journal_segment_bytes;
         let begin = || {
             let incarnation = disk::random_u128()? as u64;
-            let file = match spare::allocate(&path, bytes) {
+            let file = match spare::allocate(&self.dir, &path, bytes) {
                 Err(error) if may_use_spare && disk::is_full(&error) => {
                     spare::take(&self.dir, &path, bytes)?.ok_or(error)?
                 }
                 result => result?,
             };
             let header = SegmentHeader { number, incarnation, first_lsn: self.next_lsn, synced: self.synced };
-            disk::write_counted(&file, 0, &header.encode()).map_err(|(_, error)| error)?;
+            medium::write_counted(&*file, 0, &header.encode()).map_err(|(_, error)| error)?;
             Ok((file, incarnation))
         };
         let (file, incarnation) = begin().map_err(|error: io::Error| {
             // Half a segment would count as torn; removing it gives its space back. Best effort: it is of no use.
-            let _ = fs::remove_file(&path);
+            let _ = self.dir.medium().remove(&path);
             JournalError::io(&path, error)
         })?;
         self.segments.push_back(Segment {
             number,
             incarnation,
-            file: Arc::new(file),
+            file,
             bytes: SEGMENT_HEADER_BYTES,
             last_lsn: self.next_lsn - 1,
             is_new: true,

@@ -8,10 +8,9 @@
 use super::format::{ENTRY_ALIGN, ENTRY_HEADER_BYTES, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::format::{parse_segment_name, segment_path};
 use super::{JournalError, Location, Lsn, Segment};
-use crate::disk;
+use crate::medium::{self, Dir, MediumFile, OpenMode};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,13 +89,13 @@ struct Good {
 }
 
 /// Reads the journal in `dir` back; see the contract of the module.
-pub(super) fn recover(dir: &Path, on_damage: OnDamage) -> Result<Scan, JournalError> {
+pub(super) fn recover(dir: &Dir, on_damage: OnDamage) -> Result<Scan, JournalError> {
     let numbers = list(dir)?;
     let mut good = Good::default();
     let mut torn = None;
     for (i, &number) in numbers.iter().enumerate() {
-        let path = segment_path(dir, number);
-        let bytes = fs::read(&path).map_err(|error| JournalError::io(&path, error))?;
+        let path = segment_path(dir.path(), number);
+        let bytes = read(dir, &path).map_err(|error| JournalError::io(&path, error))?;
         let header = SegmentHeader::decode(&bytes, &path)?.filter(|header| header.number == number);
         let Some(header) = header.filter(|header| good.next_lsn.is_none_or(|lsn| lsn == header.first_lsn)) else {
             torn = Some(witness(dir, &numbers, i, 0, None, good.next_lsn.unwrap_or(1))?);
@@ -118,11 +117,11 @@ pub(super) fn recover(dir: &Path, on_damage: OnDamage) -> Result<Scan, JournalEr
 }
 
 /// The first entry of a segment, if there is one with a valid header.
-fn first_lsn(dir: &Path, number: Option<&u64>) -> Result<Option<Lsn>, JournalError> {
+fn first_lsn(dir: &Dir, number: Option<&u64>) -> Result<Option<Lsn>, JournalError> {
     let Some(&number) = number else { return Ok(None) };
-    let path = segment_path(dir, number);
+    let path = segment_path(dir.path(), number);
     let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
-    let read = File::open(&path).and_then(|file| disk::read_zero_filled(&file, 0, &mut bytes));
+    let read = open(dir, &path).and_then(|file| medium::read_zero_filled(&*file, 0, &mut bytes));
     read.map_err(|error| JournalError::io(&path, error))?;
     Ok(SegmentHeader::decode(&bytes, &path)?.map(|header| header.first_lsn))
 }
@@ -153,7 +152,7 @@ fn read_segment(good: &mut Good, number: u64, segment: SegmentHeader, bytes: &[u
 
 /// Looks behind the place where entry `lsn` is missing for a header that says how far the journal was synced.
 fn witness(
-    dir: &Path,
+    dir: &Dir,
     numbers: &[u64],
     index: usize,
     offset: u64,
@@ -162,8 +161,8 @@ fn witness(
 ) -> Result<TornTail, JournalError> {
     let mut synced = 0;
     for (i, &number) in numbers.iter().enumerate().skip(index) {
-        let path = segment_path(dir, number);
-        let bytes = fs::read(&path).map_err(|error| JournalError::io(&path, error))?;
+        let path = segment_path(dir.path(), number);
+        let bytes = read(dir, &path).map_err(|error| JournalError::io(&path, error))?;
         let header = SegmentHeader::decode(&bytes, &path)?;
         // The header of the segment in which the good part ends speaks of what is before the cut.
         if let Some(header) = header.filter(|_| i > index || offset == 0) {
@@ -198,33 +197,33 @@ fn report(tail: &TornTail, on_damage: OnDamage) -> Result<(), JournalError> {
 }
 
 /// Removes what is behind the good part, later segments first, durably.
-fn cut(dir: &Path, numbers: &[u64], tail: &TornTail, on_damage: OnDamage) -> Result<(), JournalError> {
+fn cut(dir: &Dir, numbers: &[u64], tail: &TornTail, on_damage: OnDamage) -> Result<(), JournalError> {
     let keep_copies = tail.is_damage() && on_damage == OnDamage::SetAside;
     for &number in numbers.iter().rev().take_while(|&&number| number >= tail.segment) {
-        let path = segment_path(dir, number);
+        let path = segment_path(dir.path(), number);
         let io = |error| JournalError::io(&path, error);
         if keep_copies {
-            fs::copy(&path, path.with_extension("log.damaged")).map_err(io)?;
+            copy(dir, &path, &path.with_extension("log.damaged")).map_err(io)?;
         }
         if number > tail.segment || tail.offset == 0 {
-            fs::remove_file(&path).map_err(io)?;
-            disk::sync_dir(dir).map_err(io)?;
+            dir.medium().remove(&path).map_err(io)?;
+            dir.sync().map_err(io)?;
         }
     }
     Ok(())
 }
 
 /// Shortens the good segments to their entries, removes those without any, and makes all of it durable.
-fn finish(dir: &Path, good: Good, torn: Option<TornTail>, next_number: u64) -> Result<Scan, JournalError> {
+fn finish(dir: &Dir, good: Good, torn: Option<TornTail>, next_number: u64) -> Result<Scan, JournalError> {
     let mut segments = VecDeque::new();
     for (number, header, end, last_lsn) in good.segments {
-        let path = segment_path(dir, number);
+        let path = segment_path(dir.path(), number);
         let io = |error| JournalError::io(&path, error);
         if last_lsn < header.first_lsn {
-            fs::remove_file(&path).map_err(io)?;
+            dir.medium().remove(&path).map_err(io)?;
             continue;
         }
-        let file = File::options().read(true).write(true).open(&path).map_err(io)?;
+        let file = open(dir, &path).map_err(io)?;
         // Also lengthens by the padding that a cut within it took.
         file.set_len(end).map_err(io)?;
         // Flushed entries may be in the page cache only; from here on they count as synced.
@@ -232,23 +231,37 @@ fn finish(dir: &Path, good: Good, torn: Option<TornTail>, next_number: u64) -> R
         segments.push_back(Segment {
             number,
             incarnation: header.incarnation,
-            file: Arc::new(file),
+            file,
             bytes: end,
             last_lsn,
             is_new: false,
         });
     }
-    disk::sync_dir(dir).map_err(|error| JournalError::io(dir, error))?;
+    dir.sync().map_err(|error| JournalError::io(dir.path(), error))?;
     let recovered = Recovered { entries: good.entries, torn };
     Ok(Scan { recovered, segments, next_number, next_lsn: good.next_lsn.unwrap_or(1) })
 }
 
+fn open(dir: &Dir, path: &Path) -> io::Result<Arc<dyn MediumFile>> {
+    dir.medium().open(path, OpenMode::Existing)
+}
+
+fn read(dir: &Dir, path: &Path) -> io::Result<Vec<u8>> {
+    medium::read_all(&*open(dir, path)?)
+}
+
+fn copy(dir: &Dir, from: &Path, to: &Path) -> io::Result<()> {
+    let bytes = read(dir, from)?;
+    let file = dir.medium().open(to, OpenMode::Truncated)?;
+    medium::write_counted(&*file, 0, &bytes).map_err(|(_, error)| error)
+}
+
 /// Numbers of the segments in `dir`, ascending.
-fn list(dir: &Path) -> Result<Vec<u64>, JournalError> {
-    let io = |error: io::Error| JournalError::io(dir, error);
+fn list(dir: &Dir) -> Result<Vec<u64>, JournalError> {
+    let io = |error: io::Error| JournalError::io(dir.path(), error);
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        numbers.extend(entry.map_err(io)?.file_name().to_str().and_then(parse_segment_name));
+    for name in dir.medium().list(dir.path()).map_err(io)? {
+        numbers.extend(name.map_err(io)?.to_str().and_then(parse_segment_name));
     }
     numbers.sort_unstable();
     Ok(numbers)

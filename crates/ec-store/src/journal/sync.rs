@@ -4,19 +4,16 @@
 
 use super::format::{self, EntryHeader};
 use super::{JournalError, Location, Lsn};
-use crate::disk;
+use crate::medium::{self, Dir, MediumFile};
 use bytes::Bytes;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Syncs what was flushed when it was made.
 #[derive(Debug)]
 pub struct SyncHandle {
-    pub(super) files: Vec<Arc<File>>,
-    pub(super) dir: Arc<Path>,
+    pub(super) files: Vec<Arc<dyn MediumFile>>,
+    pub(super) dir: Dir,
     pub(super) has_new_name: bool,
     pub(super) upto: Lsn,
     pub(super) is_poisoned: Arc<AtomicBool>,
@@ -34,21 +31,21 @@ impl SyncHandle {
     /// `Io`: the journal is poisoned from now on; `Poisoned` if it already was.
     pub fn run(&self) -> Result<Lsn, JournalError> {
         if self.is_poisoned.load(Ordering::Acquire) {
-            return Err(JournalError::Poisoned { dir: self.dir.to_path_buf() });
+            return Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() });
         }
         let sync_all = || {
             self.files.iter().try_for_each(|file| file.sync_data())?;
-            if self.has_new_name { disk::sync_dir(&self.dir) } else { Ok(()) }
+            if self.has_new_name { self.dir.sync() } else { Ok(()) }
         };
         sync_all().map_err(|source| {
             // The kernel may have dropped the pages: a later sync that succeeds would mean nothing.
             self.is_poisoned.store(true, Ordering::Release);
-            tracing::error!(journal = %self.dir.display(), %source, "sync failed, the journal takes nothing more");
-            JournalError::Io { path: self.dir.to_path_buf(), source }
+            tracing::error!(journal = %self.dir.path().display(), %source, "sync failed, the journal takes nothing more");
+            JournalError::Io { path: self.dir.path().to_path_buf(), source }
         })?;
         // Another handle may have failed on the same pages meanwhile, and the kernel reports a failure once.
         if self.is_poisoned.load(Ordering::Acquire) {
-            return Err(JournalError::Poisoned { dir: self.dir.to_path_buf() });
+            return Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() });
         }
         Ok(self.upto)
     }
@@ -57,8 +54,8 @@ impl SyncHandle {
 /// Reads one entry again.
 #[derive(Clone, Debug)]
 pub struct EntryReader {
-    pub(super) file: Arc<File>,
-    pub(super) dir: Arc<Path>,
+    pub(super) file: Arc<dyn MediumFile>,
+    pub(super) dir: Dir,
     pub(super) incarnation: u64,
     pub(super) at: Location,
 }
@@ -70,9 +67,8 @@ impl EntryReader {
     /// `BadEntry`, `Io`.
     pub fn read(&self) -> Result<(u8, Bytes, Bytes), JournalError> {
         let mut bytes = vec![0; self.at.bytes as usize];
-        self.file
-            .read_exact_at(&mut bytes, self.at.offset)
-            .map_err(|error| JournalError::io(&format::segment_path(&self.dir, self.at.segment), error))?;
+        medium::read_zero_filled(&*self.file, self.at.offset, &mut bytes)
+            .map_err(|error| JournalError::io(&format::segment_path(self.dir.path(), self.at.segment), error))?;
         let bad = || JournalError::BadEntry { at: self.at };
         let header = EntryHeader::decode(&bytes, self.incarnation).filter(|header| header.lsn == self.at.lsn);
         let header = header.ok_or_else(bad)?;

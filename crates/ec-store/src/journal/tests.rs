@@ -1,7 +1,9 @@
 //! The journal against a model, a cut at every byte, a flip of every byte, and disks that are full or fail.
 
 use super::*;
+use crate::medium::Memory;
 use proptest::prelude::*;
+use std::fs::{self, File};
 
 const SEGMENT: u64 = 4096;
 
@@ -194,7 +196,7 @@ fn damage_can_be_set_aside() {
     drop(journal);
     let path = format::segment_path(dir.path(), bad.segment);
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    disk::write_counted(&file, bad.offset + 70, &[0xff; 8]).unwrap();
+    medium::write_counted(&file, bad.offset + 70, &[0xff; 8]).unwrap();
     let error = Journal::open(dir.path(), config()).unwrap_err();
     assert!(matches!(error, JournalError::Damaged { lsn: 2, synced: 2, .. }), "{error}");
     let set_aside = JournalConfig { on_damage: OnDamage::SetAside, ..config() };
@@ -219,7 +221,7 @@ fn unsynced_entries_that_reached_the_disk_out_of_order_are_a_torn_tail() {
     assert!(journal.segments.len() > 1);
     let file = journal.segments[0].file.clone();
     drop(journal);
-    disk::write_counted(&file, lost.offset, &vec![0; lost.bytes as usize]).unwrap();
+    medium::write_counted(&*file, lost.offset, &vec![0; lost.bytes as usize]).unwrap();
     let (mut journal, recovered) = Journal::open(dir.path(), config()).unwrap();
     assert_eq!(lsns(&recovered), [1]);
     let torn = recovered.torn.unwrap();
@@ -241,15 +243,41 @@ fn stale_bytes_of_another_segment_are_no_entries() {
     let second = append(&mut journal, 8, 8);
     journal.flush().unwrap();
     let mut stale = vec![0; second.bytes as usize];
-    disk::read_zero_filled(&journal.newest().file, second.offset, &mut stale).unwrap();
+    medium::read_zero_filled(&*journal.newest().file, second.offset, &mut stale).unwrap();
     // The same entry, valid in every respect but that it was written into another segment.
     let other = tempfile::tempdir().unwrap();
     let (mut journal, _) = Journal::open(other.path(), config()).unwrap();
     append(&mut journal, 8, 8);
     journal.flush().unwrap();
-    disk::write_counted(&journal.newest().file, second.offset, &stale).unwrap();
+    medium::write_counted(&*journal.newest().file, second.offset, &stale).unwrap();
     drop(journal);
     assert_eq!(lsns(&Journal::open(other.path(), config()).unwrap().1), [1]);
+}
+
+#[test]
+fn a_journal_in_memory_is_as_one_on_disk_until_the_memory_goes() {
+    let segments = 4;
+    let memory = Memory::new((segments + 1) * config().journal_segment_bytes.next_multiple_of(4096));
+    let dir = Dir::new(Arc::new(memory), Path::new("/nowhere"));
+    let (mut journal, _) = Journal::open(dir.clone(), config()).unwrap();
+    let last = loop {
+        let lsn = journal.last_lsn() + 1;
+        match journal.append(lsn as u8, b"", &[pattern(lsn, 1000).into()], None) {
+            Ok(_) => journal.flush().unwrap(),
+            Err(JournalError::NoSpace { .. }) => break journal.last_lsn(),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(journal.segments().count() as u64, segments);
+    journal.sync().unwrap();
+    drop(journal);
+    let (mut journal, recovered) = Journal::open(dir.clone(), config()).unwrap();
+    assert_eq!(lsns(&recovered), (1..=last).collect::<Vec<_>>());
+    assert!(journal.trim(journal.current_segment()).unwrap() > 0);
+    append(&mut journal, 5, 1000);
+    journal.sync().unwrap();
+    drop(journal);
+    assert!(lsns(&Journal::open(dir, config()).unwrap().1).ends_with(&[last, last + 1]));
 }
 
 #[test]

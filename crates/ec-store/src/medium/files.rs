@@ -1,0 +1,96 @@
+//! The real medium: files of the operating system.
+
+use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
+use crate::disk::{self, Space};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::{self, File};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The file systems of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk;
+
+impl Medium for Disk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn MediumFile>> {
+        let mut options = File::options();
+        options.read(true).write(true).create(mode != OpenMode::Existing).truncate(mode == OpenMode::Truncated);
+        Ok(Arc::new(options.open(path)?))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.is_dir()).collect();
+        fs::create_dir_all(dir)?;
+        missing.iter().filter_map(|made| made.parent()).filter(|above| above.is_dir()).try_for_each(disk::sync_dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Names> {
+        Ok(Box::new(fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name()))))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        disk::sync_dir(dir)
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        disk::space(dir)
+    }
+}
+
+impl MediumFile for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buf, offset)
+    }
+
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        let length = buf.len();
+        match rustix::io::preadv2(self, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(read == length),
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        match slices {
+            [one] => FileExt::write_at(self, one, offset),
+            many => Ok(rustix::io::pwritev(self, many, offset)?),
+        }
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        File::set_len(self, length)
+    }
+
+    fn extent(&self, what: Extent, offset: u64, length: u64) -> io::Result<bool> {
+        let flags = match what {
+            Extent::Allocate => FallocateFlags::empty(),
+            Extent::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        };
+        match rustix::fs::fallocate(self, flags, offset, length) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        let metadata = self.metadata()?;
+        Ok(FileStat { length: metadata.len(), allocated_bytes: metadata.blocks() * 512 })
+    }
+}
