@@ -3,8 +3,10 @@
 //! Contract: a flag wins over the environment, the environment over the file, the file over the default. An unknown key
 //! is an error that names the nearest known one. Nothing here opens anything but the file.
 
+use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use placement::threads::Mapping;
+use protocol::monitor::{ObjectStore, PathCut};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -88,6 +90,15 @@ settings! {
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
     /// Share of a disk at which it counts as full, 0.5 to 0.99 [default: 0.95]
     mon_osd_full_ratio: f64, "TREFOIL_MON_OSD_FULL_RATIO";
+    /// Where storage daemons keep objects: file, or memstore, which LOSES EVERYTHING when it stops and is for measuring
+    /// [default: file]
+    osd_objectstore: String, "TREFOIL_OSD_OBJECTSTORE";
+    /// Most memory of a storage daemon with memstore, journals included, in bytes; then writers are told that the disk is
+    /// full [default: 1 GiB]
+    memstore_bytes_max: u64, "TREFOIL_MEMSTORE_BYTES_MAX";
+    /// Where an operation stops and is answered as if it were done: none, msgr or msgr+pg. Anything but none DROPS WRITES,
+    /// is for measuring, and needs osd_objectstore = memstore [default: none]
+    osd_path_cut: String, "TREFOIL_OSD_PATH_CUT";
     /// Log filter, as of RUST_LOG [default: info]
     log: String, "TREFOIL_LOG";
 }
@@ -162,6 +173,10 @@ pub struct Config {
     pub journal_bytes_max: u64,
     /// Share of a disk at which it is full.
     pub full_ratio: f64,
+    /// Where storage daemons keep objects.
+    pub store: StoreConfig,
+    /// Where an operation stops.
+    pub path_cut: PathCut,
     /// Log filter.
     pub log: String,
 }
@@ -206,6 +221,9 @@ impl Config {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let mapping = s.ms_mapping.unwrap_or_else(|| "core-affine".into());
         let full_ratio = s.mon_osd_full_ratio.unwrap_or(0.95);
+        let osd_op_threads = s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16);
+        let osd_op_threads = in_range("osd_op_threads", osd_op_threads, 1, 256)?;
+        let store = store(s.osd_objectstore.as_deref(), s.memstore_bytes_max, osd_op_threads)?;
         Ok(Config {
             data_dir: s.data_dir.unwrap_or_else(|| "trefoil-data".into()),
             roles: s.roles.filter(|r| !r.is_empty()).unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]),
@@ -217,7 +235,7 @@ impl Config {
             osd_count,
             profile,
             pool_pg_num: in_range("pool_pg_num", s.pool_pg_num.unwrap_or(32), 1, 65_536)?,
-            osd_op_threads: in_range("osd_op_threads", s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16), 1, 256)?,
+            osd_op_threads,
             osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(16), 1, 64)?,
             ms_mapping: mapping.parse().map_err(|e| value("ms_mapping", &mapping, format!("{e}")))?,
             osd_heartbeat_grace_ms: in_range(
@@ -240,6 +258,8 @@ impl Config {
                 1 << 40,
             )?,
             full_ratio: in_range("mon_osd_full_ratio", full_ratio, 0.5, 0.99)?,
+            store,
+            path_cut: path_cut(s.osd_path_cut.as_deref(), store)?,
             log: s.log.unwrap_or_else(|| "info".into()),
         })
     }
@@ -271,6 +291,32 @@ fn osd_addresses(
         (id, SocketAddr::new(base.ip(), port))
     };
     Ok(ids.map(address).collect())
+}
+
+/// What a memory must have for each core, in bytes: two journal segments, and as much again for objects.
+const MEMSTORE_CORE_BYTES: u64 = 128 << 20;
+
+fn store(kind: Option<&str>, bytes_max: Option<u64>, cores: u16) -> Result<StoreConfig, ConfigError> {
+    let kind = kind.unwrap_or(ObjectStore::File.as_str());
+    match kind.parse().map_err(|e| value("osd_objectstore", &kind, format!("{e}")))? {
+        ObjectStore::File => Ok(StoreConfig::File),
+        ObjectStore::Memory => {
+            let least = u64::from(cores) * MEMSTORE_CORE_BYTES;
+            let bytes_max = in_range("memstore_bytes_max", bytes_max.unwrap_or(least.max(1 << 30)), least, 1 << 40)?;
+            Ok(StoreConfig::Memory { bytes_max })
+        }
+    }
+}
+
+fn path_cut(cut: Option<&str>, store: StoreConfig) -> Result<PathCut, ConfigError> {
+    let cut = cut.unwrap_or(PathCut::None.as_str());
+    match cut.parse().map_err(|e| value("osd_path_cut", &cut, format!("{e}")))? {
+        PathCut::Msgr | PathCut::MsgrPg if store == StoreConfig::File => {
+            let allowed = "it drops acknowledged writes, so it needs osd_objectstore = \"memstore\"";
+            Err(value("osd_path_cut", &cut, allowed.into()))
+        }
+        cut => Ok(cut),
+    }
 }
 
 /// The profile, with the default object size rounded down to whole stripes.
@@ -340,6 +386,10 @@ mod tests {
             ("ms_mapping = \"fastest\"", "ms_mapping"),
             ("osd_id = 3", "below osd_count"),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
+            ("osd_objectstore = \"ram\"", "file, memstore"),
+            ("osd_objectstore = \"memstore\"\nmemstore_bytes_max = 1000", "from 134217728"),
+            ("osd_path_cut = \"pg\"", "none, msgr, msgr+pg"),
+            ("osd_path_cut = \"msgr\"", "memstore"),
         ] {
             let error = Config::new(Settings::from_toml(text).unwrap()).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -172,6 +172,8 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,
         full_ratio: config.full_ratio,
+        store: config.store,
+        path_cut: config.path_cut,
         ..OsdConfig::new(id, config.role_dir(&id.to_string()), listen, monitor)
     }
 }

@@ -162,6 +162,77 @@ pub struct OsdReport {
     pub read_bytes: u64,
     /// See `read_bytes`.
     pub write_bytes: u64,
+    /// What it keeps its data in.
+    pub object_store: ObjectStore,
+    /// How far it carries operations.
+    pub path_cut: PathCut,
+}
+
+/// What an OSD keeps its data in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ObjectStore {
+    /// Files on a disk.
+    #[default]
+    File,
+    /// The memory of its process: all is gone when it stops.
+    Memory,
+}
+
+/// How far an OSD carries operations before it answers as if they were done: for measuring what each part of the path
+/// costs (LCAM paper, Figures 14 and 15). Anything but `None` loses what is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PathCut {
+    /// To their end.
+    #[default]
+    None,
+    /// Until a worker has dispatched them: `MsgrTest`.
+    Msgr,
+    /// Until the PG has processed them; nothing is journalled or stored, reads give zeros: `Msgr+PGTest`.
+    MsgrPg,
+}
+
+/// A word that is not one of those that a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be one of {0}")]
+pub struct UnknownWord(pub &'static str);
+
+impl ObjectStore {
+    /// Its word in configurations.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ObjectStore::File => "file",
+            ObjectStore::Memory => "memstore",
+        }
+    }
+}
+
+impl std::str::FromStr for ObjectStore {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        let known = [ObjectStore::File, ObjectStore::Memory];
+        known.into_iter().find(|store| store.as_str() == word).ok_or(UnknownWord("file, memstore"))
+    }
+}
+
+impl PathCut {
+    /// Its word in configurations.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            PathCut::None => "none",
+            PathCut::Msgr => "msgr",
+            PathCut::MsgrPg => "msgr+pg",
+        }
+    }
+}
+
+impl std::str::FromStr for PathCut {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        let known = [PathCut::None, PathCut::Msgr, PathCut::MsgrPg];
+        known.into_iter().find(|cut| cut.as_str() == word).ok_or(UnknownWord("none, msgr, msgr+pg"))
+    }
 }
 
 /// One line of health, worst first.

@@ -65,6 +65,8 @@ struct OsdJson<'a> {
     writes: u64,
     read_bytes: u64,
     write_bytes: u64,
+    objectstore: &'static str,
+    path_cut: &'static str,
 }
 
 #[derive(Serialize)]
@@ -150,6 +152,8 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         writes: report.writes,
         read_bytes: report.read_bytes,
         write_bytes: report.write_bytes,
+        objectstore: report.object_store.as_str(),
+        path_cut: report.path_cut.as_str(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Monitor;
 use crate::map::{Osd, SessionState};
-use protocol::monitor::{ClusterStatus, Health, OsdReport, OsdStatus, PgCondition, PoolStatus};
+use protocol::monitor::{ClusterStatus, Health, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus};
 use protocol::{OsdId, PgId, ShardSet};
 use std::collections::BTreeMap;
 
@@ -84,6 +84,16 @@ impl Monitor {
             if report.total_bytes > 0 && report.free_bytes < report.total_bytes / NEAR_FULL_ONE_IN {
                 let share = report.free_bytes * 100 / report.total_bytes;
                 found.push((Health::Degraded, format!("{id} is nearly full: {share}% free")));
+            }
+            if report.path_cut != PathCut::None {
+                let cut = report.path_cut.as_str();
+                let what = format!(
+                    "{id} drops what it acknowledges and reads zeros: osd_path_cut = \"{cut}\" is for measuring"
+                );
+                found.push((Health::Down, what));
+            }
+            if report.object_store == ObjectStore::Memory {
+                found.push((Health::Ok, format!("{id} is a memstore: what it holds is gone when it stops")));
             }
             if report.corrupt_found > report.corrupt_repaired {
                 let count = report.corrupt_found - report.corrupt_repaired;

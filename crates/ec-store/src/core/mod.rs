@@ -26,6 +26,7 @@ mod store;
 mod tests;
 mod upkeep;
 
+pub use reading::{READ_BYTES_MAX, zeros};
 pub use store::CoreStore;
 
 use crate::fragment::{FragmentConfig, FragmentError};
@@ -39,7 +40,7 @@ use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use protocol::monitor::SessionHolding;
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
 use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -72,6 +73,9 @@ pub struct CoreConfig {
     /// Least size of a write that goes straight to never-written space, in bytes. Default
     /// [`PgShard::DIRECT_BYTES_MIN`].
     pub direct_bytes_min: u32,
+    /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros. For measuring only:
+    /// [`protocol::monitor::PathCut::MsgrPg`]. Default false.
+    pub cut_after_pg: bool,
 }
 
 impl CoreConfig {
@@ -84,6 +88,7 @@ impl CoreConfig {
             journal_sync_interval: Duration::from_millis(100),
             full_ratio: 0.95,
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
+            cut_after_pg: false,
         }
     }
 }
@@ -209,6 +214,8 @@ impl<O> State<O> {
 struct Shared<O> {
     worker: Worker,
     config: CoreConfig,
+    /// As in `config` at first.
+    journal_sync_interval: Cell<Duration>,
     state: RefCell<State<O>>,
     turn: Notify,
     synced: Notify,
@@ -239,7 +246,10 @@ impl<O: Outlet> Core<O> {
     /// # Errors
     /// [`CoreError`]; nothing was changed.
     pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
-        let (store, replays) = restart::open(dir, &config)?;
+        let (mut store, replays) = restart::open(dir, &config)?;
+        if config.cut_after_pg {
+            store.cut();
+        }
         let state = State {
             store,
             shards: HashMap::new(),
@@ -258,7 +268,10 @@ impl<O: Outlet> Core<O> {
         };
         let (turn, synced, repair) = (Notify::new(), Notify::new(), Notify::new());
         let state = RefCell::new(state);
-        let core = Self { shared: Rc::new(Shared { worker: worker.clone(), config, state, turn, synced, repair }) };
+        let (worker, journal_sync_interval) = (worker.clone(), Cell::new(config.journal_sync_interval));
+        let core =
+            Self { shared: Rc::new(Shared { worker, config, journal_sync_interval, state, turn, synced, repair }) };
+        let worker = core.worker();
         core.refresh_free();
         worker.spawn(core.clone().turns());
         worker.spawn(core.clone().upkeep());
@@ -273,6 +286,11 @@ impl<O: Outlet> Core<O> {
     /// The worker that it lives on.
     pub fn worker(&self) -> &Worker {
         &self.shared.worker
+    }
+
+    /// Changes [`CoreConfig::journal_sync_interval`], from the next sync on.
+    pub fn set_journal_sync_interval(&self, interval: Duration) {
+        self.shared.journal_sync_interval.set(interval);
     }
 
     // ---- views

@@ -41,6 +41,8 @@ pub struct CoreStore {
     segments: VecDeque<(u64, Lsn)>,
     /// Bytes appended since it was last taken.
     pub(super) appended: u64,
+    /// Position of the last item, if nothing reaches journal and fragments: [`super::CoreConfig::cut_after_pg`].
+    cut: Option<Lsn>,
     poisoned: Option<String>,
     crcs: Vec<u32>,
     gather: Vec<u8>,
@@ -65,10 +67,25 @@ impl CoreStore {
             deleted_in: HashMap::new(),
             segments,
             appended: 0,
+            cut: None,
             poisoned: None,
             crcs: Vec::new(),
             gather: Vec::new(),
         }
+    }
+
+    /// Takes everything from now on and keeps nothing.
+    pub(super) fn cut(&mut self) {
+        self.cut = Some(Lsn(self.journal.last_lsn()));
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// The position of the last item taken.
+    pub(super) fn last_lsn(&self) -> Lsn {
+        self.cut.unwrap_or(Lsn(self.journal.last_lsn()))
     }
 
     pub(super) fn set_place(&mut self, pg: PgId, place: Place) {
@@ -171,6 +188,9 @@ impl CoreStore {
     /// Appends a checkpoint of all PGs that allows records before `upto` to go.
     pub(super) fn append_checkpoint(&mut self, upto: Lsn, states: &[(PgId, PgState)]) -> Result<Lsn, StoreError> {
         self.check_poison()?;
+        if let Some(last) = self.cut {
+            return Ok(last);
+        }
         let number = self.journal.last_lsn() + 1;
         let begin = postcard::to_stdvec(&CheckpointBegin { number, upto }).expect("an encodable type");
         let first = self.append_exempt(format::CHECKPOINT_BEGIN, &begin)?;
@@ -308,6 +328,10 @@ fn run_length(changes: &[Change<'_>]) -> usize {
 impl ShardStore for CoreStore {
     fn append(&mut self, pg: PgId, item: Item<'_>) -> Result<Lsn, StoreError> {
         self.check_poison()?;
+        if let Some(last) = &mut self.cut {
+            last.0 += 1;
+            return Ok(*last);
+        }
         let result = match item {
             Item::Record(record) => {
                 let head = RecordHead::new(pg, record);
@@ -331,7 +355,8 @@ impl ShardStore for CoreStore {
     }
 
     fn is_unwritten(&mut self, pg: PgId, object: ObjectId, range: Range<u64>) -> bool {
-        let Some(key) = self.key(pg, object) else { return false };
+        // with the path cut nothing may go to fragment files, where direct writes do
+        let Some(key) = self.key(pg, object).filter(|_| !self.is_cut()) else { return false };
         self.fragments.is_unwritten(key, range.start, range.end - range.start).unwrap_or(false)
     }
 
@@ -362,6 +387,9 @@ impl ShardStore for CoreStore {
         changes: &[Change<'_>],
     ) -> Result<(), StoreError> {
         self.check_poison()?;
+        if self.is_cut() {
+            return Ok(());
+        }
         let key = self.key(pg, object).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
         self.apply_coalesced(key, *profile, changes).map_err(Self::fragment_error)
     }

@@ -235,12 +235,13 @@ impl<O: Outlet> Core<O> {
         let mut last_sync = Instant::now();
         let mut last_free = Instant::now();
         loop {
-            let interval = UPKEEP_INTERVAL.min(self.shared.config.journal_sync_interval);
+            let sync_interval = self.shared.journal_sync_interval.get();
+            let interval = UPKEEP_INTERVAL.min(sync_interval);
             self.shared.worker.sleep(interval).await;
             if self.shared.state.borrow().stopped {
                 return;
             }
-            if last_sync.elapsed() >= self.shared.config.journal_sync_interval {
+            if last_sync.elapsed() >= sync_interval {
                 last_sync = Instant::now();
                 self.sync_if_needed();
             }
@@ -338,7 +339,7 @@ impl<O: Outlet> Core<O> {
             state.last_trim = Some(Instant::now());
             state.trim_wanted = false;
             let steps: Vec<_> = state.shards.values().map(|held| held.shard.trim_step()).collect();
-            let next = Lsn(state.store.journal.last_lsn() + 1);
+            let next = Lsn(state.store.last_lsn().0 + 1);
             let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);
             // A record that stopped this trim may have waited for it: one of a chain of writes and removals.
             stopped = upto < next;

@@ -11,9 +11,10 @@
 //! * `control`: maps, liveness, the boot message; one task set on worker 0. * `link`: the connection to the monitor.
 //! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers ask.
 //! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
-//! * `views`: the map as cores need it.
+//! * `views`: the map as cores need it. * `cut`: answers at once, to measure what the messenger costs.
 
 mod control;
+mod cut;
 mod link;
 mod peers;
 mod power;
@@ -32,7 +33,7 @@ use messenger::sync::block_on;
 use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
 use placement::threads::Mapping;
 use power::{Losses, PowerFile};
-use protocol::monitor::{MonitorReply, MonitorRequest};
+use protocol::monitor::{MonitorReply, MonitorRequest, PathCut};
 use protocol::{ClusterId, OsdId};
 use shared::{Identity, Shared};
 use std::io;
@@ -78,6 +79,10 @@ pub struct OsdConfig {
     pub journal_bytes_max: u64,
     /// Share of the disk at which it counts as full. Default 0.95.
     pub full_ratio: f64,
+    /// Where journals and fragments are. Default: on disk, in `dir`.
+    pub store: StoreConfig,
+    /// How far operations are carried; anything but to their end needs [`StoreConfig::Memory`]. Default: to their end.
+    pub path_cut: PathCut,
     /// Time between heartbeats. Default 500 ms: a quarter of the monitor's grace.
     pub heartbeat_interval: Duration,
     /// PGs that return into sync at a time, over all cores. Default 8.
@@ -104,12 +109,26 @@ impl OsdConfig {
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
             full_ratio: 0.95,
+            store: StoreConfig::File,
+            path_cut: PathCut::None,
             heartbeat_interval: Duration::from_millis(500),
             osd_recovery_max_active: 8,
             monitor_wait_max: Duration::from_secs(30),
             cancel: Arc::default(),
         }
     }
+}
+
+/// Where an OSD keeps journals and fragments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreConfig {
+    /// In files of its directory.
+    File,
+    /// In memory, `memstore`: gone when it stops. The directory holds superblock, lock and boot file all the same.
+    Memory {
+        /// What journals and fragments may take together, in bytes; then writers are told that the disk is full.
+        bytes_max: u64,
+    },
 }
 
 /// Why an OSD did not start.
@@ -159,6 +178,9 @@ pub enum OsdError {
     /// The monitor does not take the OSD in.
     #[error("the monitor refuses this osd: {0}")]
     Refused(String),
+    /// A path that drops what it acknowledges, before data that somebody may want.
+    #[error("osd_path_cut drops acknowledged writes, so it is allowed with osd_objectstore = \"memstore\" only")]
+    CutOverDisk,
     /// [`OsdConfig::cancel`] was set.
     #[error("the start was cancelled")]
     Cancelled,
@@ -241,9 +263,12 @@ impl Drop for OsdHandle {
 /// # Errors
 /// See [`OsdError`]. Nothing runs then, and the directory is free.
 pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
+    if config.path_cut != PathCut::None && config.store == StoreConfig::File {
+        return Err(OsdError::CutOverDisk);
+    }
     // A directory that exists says whose it is: a second holder or another OSD's data show before anyone is asked.
-    let mut dir = match DataDir::peek(&config.dir) {
-        Ok(superblock) => Some(Arc::new(DataDir::open(&config.dir, superblock.cluster, config.id)?)),
+    let found = match DataDir::peek(&config.dir) {
+        Ok(superblock) => Some(DataDir::open(&config.dir, superblock.cluster, config.id)?),
         Err(DataDirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error.into()),
     };
@@ -251,7 +276,10 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
     let runtime = Runtime::start(runtime)?;
     let shared = Arc::new(Shared::new(config, runtime.handle()));
-    match (Starting { shared: Arc::clone(&shared) }).run(&mut dir, &runtime) {
+    let starting = Starting { shared: Arc::clone(&shared) };
+    let mut held = None;
+    let prepared = found.map(|found| starting.prepare(found)).transpose().map(|dir| held = dir);
+    match prepared.and_then(|()| starting.run(&mut held, &runtime)) {
         Ok(Started { addr, listener, power, dir }) => {
             let (id, listener, runtime) = (shared.config.id, Some(listener), Some(runtime));
             Ok(OsdHandle { addr, id, shared, listener, runtime, power, _dir: dir })
@@ -279,6 +307,17 @@ struct Started {
 }
 
 impl Starting {
+    /// A directory as the cores use it.
+    fn prepare(&self, dir: DataDir) -> Result<Arc<DataDir>, OsdError> {
+        let Some(memory) = &self.shared.memory else { return Ok(Arc::new(dir)) };
+        let (osd, cut) = (self.shared.config.id, self.shared.config.path_cut);
+        tracing::warn!(%osd, "MEMSTORE: this osd keeps everything in memory; what it holds is GONE when it stops");
+        if cut != PathCut::None {
+            tracing::error!(%osd, cut = cut.as_str(), "PATH CUT: this osd drops every write it acknowledges");
+        }
+        Ok(Arc::new(dir.in_memory(memory.clone())?))
+    }
+
     /// `held`: the directory, if it was there; made here if not.
     fn run(&self, held: &mut Option<Arc<DataDir>>, runtime: &Runtime) -> Result<Started, OsdError> {
         let config = &self.shared.config;
@@ -286,14 +325,15 @@ impl Starting {
         let map = self.first_map(held.as_deref())?;
         let dir = match held {
             Some(dir) => Arc::clone(dir),
-            None => Arc::clone(held.insert(Arc::new(DataDir::open(&config.dir, map.cluster, config.id)?))),
+            None => Arc::clone(held.insert(self.prepare(DataDir::open(&config.dir, map.cluster, config.id)?)?)),
         };
         if dir.superblock().cluster != map.cluster {
             let (theirs, ours) = (dir.superblock().cluster, map.cluster);
             return Err(DataDirError::OtherCluster { dir: config.dir.clone(), ours, theirs }.into());
         }
         let io = |source| OsdError::Io { dir: config.dir.clone(), source };
-        let (power, losses) = PowerFile::begin(dir.path(), dir.was_created()).map_err(io)?;
+        let (power, losses) =
+            PowerFile::begin(dir.path(), dir.was_created(), self.shared.memory.is_some()).map_err(io)?;
         self.open_cores(&dir, map.cluster, runtime)?;
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
         listen.mapping = config.ms_mapping;

@@ -27,6 +27,8 @@ pub(super) struct Losses {
 pub(super) struct PowerFile {
     path: PathBuf,
     boot_id: String,
+    /// What was written lives as long as the process: every start is one with a blank disk.
+    is_volatile: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,24 +39,25 @@ struct Flags {
 }
 
 impl PowerFile {
-    /// Compares the last start with this one and notes this one, durably. `created`: the directory was made just now.
+    /// Compares the last start with this one and notes this one, durably. `created`: the directory was made just now;
+    /// `is_volatile`: its data is in memory.
     ///
     /// # Errors
     /// Those of reading the kernel's boot id and of writing the file.
-    pub fn begin(dir: &Path, created: bool) -> io::Result<(PowerFile, Losses)> {
+    pub fn begin(dir: &Path, created: bool, is_volatile: bool) -> io::Result<(PowerFile, Losses)> {
         let boot_id = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
-        Self::begin_as(dir, created, boot_id)
+        Self::begin_as(dir, created, is_volatile, boot_id)
     }
 
-    fn begin_as(dir: &Path, created: bool, boot_id: String) -> io::Result<(PowerFile, Losses)> {
+    fn begin_as(dir: &Path, created: bool, is_volatile: bool, boot_id: String) -> io::Result<(PowerFile, Losses)> {
         let path = dir.join("boot");
-        let losses = if created {
+        let losses = if created || is_volatile {
             Losses { lost: false, blank: true }
         } else {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             losses_since(&text, &boot_id)
         };
-        let file = PowerFile { path, boot_id };
+        let file = PowerFile { path, boot_id, is_volatile };
         file.write(Flags { clean: false, lost: losses.lost, blank: losses.blank })?;
         Ok((file, losses))
     }
@@ -78,7 +81,7 @@ impl PowerFile {
     fn write(&self, flags: Flags) -> io::Result<()> {
         let Flags { clean, lost, blank } = flags;
         let bit = u8::from;
-        let (clean, lost, blank) = (bit(clean), bit(lost), bit(blank));
+        let (clean, lost, blank) = (bit(clean), bit(lost), bit(blank || self.is_volatile));
         let text = format!("boot_id={}\nclean={clean}\nlost={lost}\nblank={blank}\n", self.boot_id);
         ec_store::disk::write_atomically(&self.path, text.as_bytes())
     }
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
 
     fn begin(dir: &Path, created: bool, boot: &str) -> (PowerFile, Losses) {
-        PowerFile::begin_as(dir, created, boot.into()).expect("written")
+        PowerFile::begin_as(dir, created, false, boot.into()).expect("written")
     }
 
     const NOTHING: Losses = Losses { lost: false, blank: false };
@@ -134,6 +137,19 @@ mod tests {
         assert_eq!(begin(dir.path(), false, "b").1, NOTHING);
         // that start was not clean
         assert_eq!(begin(dir.path(), false, "c").1, LOST);
+    }
+
+    #[test]
+    fn memory_is_blank_at_every_start_and_to_the_disk_that_follows() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let blank = Losses { lost: false, blank: true };
+        for _ in 0..2 {
+            let (file, losses) = PowerFile::begin_as(dir.path(), false, true, "a".into()).expect("written");
+            assert_eq!(losses, blank);
+            file.told().expect("written");
+            file.clean_stop(Losses::default()).expect("written");
+        }
+        assert_eq!(begin(dir.path(), false, "b").1, blank);
     }
 
     #[test]

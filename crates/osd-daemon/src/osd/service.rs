@@ -4,10 +4,12 @@
 //! one is the PG's, else as a function sent to that worker, first in, first out. What no correct peer sends closes its
 //! connection, with a count and a line in the log; all others go on.
 
+use super::cut;
 use super::shared::Shared;
 use super::side::Side;
 use bytes::Bytes;
 use messenger::{Connection, Message, Service, Worker};
+use protocol::monitor::PathCut;
 use protocol::recovery::RecoveryRequest;
 use protocol::shard::ShardHead;
 use protocol::{Kind, PgId};
@@ -32,6 +34,10 @@ struct Dispatch {
 
 impl Service for Dispatch {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
+        if self.shared.config.path_cut == PathCut::Msgr && message.kind != Kind::OsdStatus.to_u16() {
+            let answered = cut::answer(connection, &message);
+            return answered.unwrap_or_else(|| refuse(&self.shared, connection, message.kind, "malformed"));
+        }
         let pg = match Kind::from_u16(message.kind) {
             Some(Kind::Attach | Kind::Write | Kind::Mark | Kind::Read | Kind::Stat | Kind::Extents) => {
                 ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg())

@@ -2,15 +2,16 @@
 //!
 //! Contract: touched when maps change and heartbeats leave, not by reads and writes.
 
-use super::OsdConfig;
 use super::power::Losses;
+use super::{OsdConfig, StoreConfig};
 use bytes::Bytes;
 use cluster::ClusterMap;
 use ec_store::core::CoreStats;
 use ec_store::disk;
+use ec_store::medium::{Medium as _, Memory};
 use messenger::sync::ContentionMutex;
 use messenger::{CallError, Connection, Handle, Message, Refusal, TrafficClass};
-use protocol::monitor::{MonitorReply, MonitorRequest, OsdReport};
+use protocol::monitor::{MonitorReply, MonitorRequest, ObjectStore, OsdReport};
 use protocol::{ClusterId, DecodeError, Kind};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
@@ -59,6 +60,8 @@ pub(super) enum AskError {
 pub(super) struct Shared {
     pub config: OsdConfig,
     pub handle: Handle,
+    /// What holds everything, if that is no disk.
+    pub memory: Option<Memory>,
     /// Set once, before the first boot message.
     pub identity: OnceLock<Identity>,
     /// Nothing new may begin.
@@ -74,10 +77,15 @@ pub(super) struct Shared {
 
 impl Shared {
     pub fn new(config: OsdConfig, handle: Handle) -> Self {
+        let memory = match config.store {
+            StoreConfig::Memory { bytes_max } => Some(Memory::new(bytes_max)),
+            StoreConfig::File => None,
+        };
         let pulses = vec![None; usize::from(config.osd_op_threads)];
         Self {
             config,
             handle,
+            memory,
             identity: OnceLock::new(),
             stopping: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
@@ -160,11 +168,18 @@ impl Shared {
 
     /// How the OSD is.
     pub fn report(&self) -> OsdReport {
-        let space = disk::space(&self.config.dir).unwrap_or_default();
+        let dir = &self.config.dir;
+        let (space, disk) = match &self.memory {
+            Some(memory) => (memory.space(dir), 0),
+            None => (disk::space(dir), std::fs::metadata(dir).map_or(0, |metadata| metadata.dev())),
+        };
+        let space = space.unwrap_or_default();
         let mut report = OsdReport {
             osd: self.config.id,
             epoch: self.map().map_or_else(Default::default, |map| map.epoch),
-            disk: std::fs::metadata(&self.config.dir).map_or(0, |metadata| metadata.dev()),
+            disk,
+            object_store: if self.memory.is_some() { ObjectStore::Memory } else { ObjectStore::File },
+            path_cut: self.config.path_cut,
             total_bytes: space.total_bytes,
             used_bytes: space.used_bytes,
             ..OsdReport::default()

@@ -15,7 +15,7 @@ use ec_store::pg::ShardView;
 use ec_store::superblock::DataDir;
 use messenger::sync::{Notify, Semaphore};
 use messenger::{Connection, Worker};
-use protocol::monitor::{MonitorReply, MonitorRequest};
+use protocol::monitor::{MonitorReply, MonitorRequest, PathCut};
 use protocol::recovery::{RecoveryReply, RecoveryRequest};
 use protocol::{ClusterId, CoreId, Epoch, PgId, ShardIndex};
 use std::cell::RefCell;
@@ -81,6 +81,7 @@ pub(super) fn open(
         journal,
         journal_sync_interval: config.journal_sync_interval,
         full_ratio: config.full_ratio,
+        cut_after_pg: config.path_cut == PathCut::MsgrPg,
         ..CoreConfig::new(CoreId::new(core))
     };
     let opened = Core::open(dir, core_config, worker)?;

@@ -2,6 +2,7 @@
 
 mod data;
 mod hostile;
+mod measuring;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};
@@ -30,12 +31,18 @@ struct TestCluster {
     settings: cluster::Settings,
     cores: u16,
     mapping: Mapping,
+    store: StoreConfig,
+    cut: PathCut,
     runtime: Runtime,
     dir: TempDir,
 }
 
 impl TestCluster {
     fn start(cores: u16, mapping: Mapping) -> TestCluster {
+        Self::start_with(cores, mapping, StoreConfig::File, PathCut::None)
+    }
+
+    fn start_with(cores: u16, mapping: Mapping, store: StoreConfig, cut: PathCut) -> TestCluster {
         let settings = cluster::Settings {
             heartbeat_grace: Duration::from_secs(3),
             session_ttl: Duration::from_secs(5),
@@ -44,7 +51,7 @@ impl TestCluster {
         let runtime = Runtime::start(RuntimeConfig::new("test", 1)).expect("starts");
         let dir = tempfile::tempdir().expect("a directory");
         let (osds, monitor, addr) = (vec![None, None, None], None, ANY_PORT);
-        let mut cluster = TestCluster { osds, monitor, addr, settings, cores, mapping, runtime, dir };
+        let mut cluster = TestCluster { osds, monitor, addr, settings, cores, mapping, store, cut, runtime, dir };
         cluster.start_monitor();
         (0..3).for_each(|osd| cluster.start_osd(osd));
         cluster.wait_clean();
@@ -68,7 +75,8 @@ impl TestCluster {
     }
 
     fn osd_config(&self, osd: usize) -> OsdConfig {
-        osd_config(self.dir.path(), osd, self.addr, self.cores, self.mapping)
+        let config = osd_config(self.dir.path(), osd, self.addr, self.cores, self.mapping);
+        OsdConfig { store: self.store, path_cut: self.cut, ..config }
     }
 
     fn start_osd(&mut self, osd: usize) {

@@ -355,6 +355,24 @@ fn a_dead_session_is_collected_decided_and_fenced() {
 }
 
 #[test]
+fn a_cut_path_acknowledges_and_keeps_neither_bytes_nor_records() {
+    on_worker(|worker| async move {
+        let mut bench = Bench::new(&worker, CoreConfig { cut_after_pg: true, ..config() }).await;
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..20 {
+            (0..20).for_each(|_| bench.write_some(&mut random));
+            bench.settle(true).await;
+        }
+        for i in 0..3 {
+            assert_eq!(bench.read(i, object(1)).await, Ok(vec![0; FRAGMENT]), "shard {i}");
+            assert_eq!(std::fs::read_dir(bench.dirs[i].path().join("pg")).expect("a directory").count(), 0);
+            assert_eq!(bench.cores[i].as_ref().expect("runs").stats().journal_bytes, 0);
+        }
+        wait_for_empty_journals(&mut bench).await;
+    });
+}
+
+#[test]
 fn strange_messages_are_refused() {
     on_worker(|worker| async move {
         let mut bench = Bench::new(&worker, config()).await;

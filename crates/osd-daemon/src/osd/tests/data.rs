@@ -4,21 +4,27 @@ use super::*;
 use client::{Client, ClientConfig, FileRef, SizeHint};
 use protocol::Gfid;
 
+/// A session of a new client.
+pub(super) fn connect(cluster: &TestCluster) -> Client {
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
+    Client::connect(config).expect("a session")
+}
+
 const FILES: u64 = 12;
 const FILE_BYTES: usize = 300 << 10;
 
-fn file(cluster: &TestCluster, number: u64) -> FileRef {
+pub(super) fn file(cluster: &TestCluster, number: u64) -> FileRef {
     let (pool, _) = cluster.map().pools.into_iter().next().expect("a pool");
     FileRef { gfid: Gfid::of_inode(100 + number), pool }
 }
 
 /// Bytes that tell file and version apart.
-fn bytes_of(number: u64, version: u8) -> Bytes {
+pub(super) fn bytes_of(number: u64, version: u8) -> Bytes {
     let seed = number * 1000 + u64::from(version);
     (0..FILE_BYTES as u64).map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 7919) >> 9) as u8).collect()
 }
 
-fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
+pub(super) fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
     let hint = SizeHint { zero_from: u64::MAX, size_after: bytes.len() as u64 };
     let wrote = client.run_on(client.worker_of(file, 0), move |io| async move {
         io.write(file, 0, bytes, hint).await?;
@@ -27,15 +33,14 @@ fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
     client.block_on(wrote).expect("written");
 }
 
-fn read(client: &Client, file: FileRef) -> Bytes {
+pub(super) fn read(client: &Client, file: FileRef) -> Bytes {
     client.block_on(client.run_on(0, move |io| async move { io.read(file, 0, FILE_BYTES).await })).expect("read")
 }
 
 #[test]
 fn what_was_written_while_an_osd_was_away_is_on_it_when_it_is_back() {
     let mut cluster = TestCluster::start(2, Mapping::CoreAffine);
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
-    let client = Client::connect(config).expect("a session");
+    let client = connect(&cluster);
     let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
     let mut version = vec![1; FILES as usize];
     for (number, file) in (0..FILES).zip(&files) {
@@ -71,8 +76,7 @@ fn what_was_written_while_an_osd_was_away_is_on_it_when_it_is_back() {
 #[test]
 fn a_replaced_disk_is_filled_again() {
     let mut cluster = TestCluster::start(1, Mapping::CoreAffine);
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
-    let client = Client::connect(config).expect("a session");
+    let client = connect(&cluster);
     let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
     for (number, file) in (0..FILES).zip(&files) {
         write(&client, *file, bytes_of(number, 1), true);
@@ -112,8 +116,7 @@ fn with_fragments(dir: &Path, harm: fn(&Path)) -> usize {
 /// bytes are in its fragment files only; and those files harmed.
 fn with_harmed_fragments(harm: fn(&Path)) -> (TestCluster, Client, Vec<FileRef>) {
     let mut cluster = TestCluster::start(1, Mapping::CoreAffine);
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
-    let client = Client::connect(config).expect("a session");
+    let client = connect(&cluster);
     let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
     for (number, file) in (0..FILES).zip(&files) {
         write(&client, *file, bytes_of(number, 1), true);
