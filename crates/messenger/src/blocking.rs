@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use crossbeam::channel::{self, RecvTimeoutError};
-use parking_lot::Mutex;
-
 use crate::channel::{Receiver, oneshot};
+use crate::lock::{ContentionMutex, LockTable};
 
 /// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of requests.
 pub const IDLE: Duration = Duration::from_secs(10);
@@ -27,16 +26,15 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct BlockingPool {
     name: String,
     threads_max: usize,
-    sender: Mutex<Option<channel::Sender<Job>>>,
+    sender: ContentionMutex<Option<channel::Sender<Job>>>,
     receiver: channel::Receiver<Job>,
     counts: Arc<Counts>,
-    joins: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    joins: ContentionMutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
-#[derive(Default)]
 struct Counts {
     /// Held while a job is queued and while a thread decides to end, so that no job is left to a thread that has gone.
-    gate: Mutex<()>,
+    gate: ContentionMutex<()>,
     threads: AtomicUsize,
     /// Jobs queued or running.
     jobs: AtomicUsize,
@@ -44,15 +42,21 @@ struct Counts {
 }
 
 impl BlockingPool {
-    pub(crate) fn new(name: String, threads_max: usize) -> BlockingPool {
+    pub(crate) fn new(name: String, threads_max: usize, locks: &LockTable) -> BlockingPool {
         let (sender, receiver) = channel::unbounded();
+        let counts = Counts {
+            gate: ContentionMutex::new(locks, "blocking gate", ()),
+            threads: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
+            panics: AtomicUsize::new(0),
+        };
         BlockingPool {
             name,
             threads_max: threads_max.max(1),
-            sender: Mutex::new(Some(sender)),
+            sender: ContentionMutex::new(locks, "blocking sender", Some(sender)),
             receiver,
-            counts: Arc::default(),
-            joins: Mutex::default(),
+            counts: Arc::new(counts),
+            joins: ContentionMutex::new(locks, "blocking threads", Vec::new()),
         }
     }
 
@@ -161,7 +165,7 @@ mod tests {
 
     #[test]
     fn jobs_run_and_fail_alone() {
-        let pool = BlockingPool::new("test".into(), 2);
+        let pool = BlockingPool::new("test".into(), 2, &LockTable::default());
         let failing = pool.run(|| panic!("expected by the test"));
         let results: Vec<_> = (0..50).map(|i| pool.run(move || i * 2)).collect();
         for (i, rx) in results.into_iter().enumerate() {

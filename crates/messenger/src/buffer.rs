@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::sync::{ContentionMutex, LockStats};
+use crate::lock::{ContentionMutex, LockTable};
 
 /// Alignment and unit of all buffers, in bytes: what O_DIRECT needs at most on common devices.
 pub const PAGE_BYTES: usize = 4096;
@@ -46,22 +46,17 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Makes empty pools.
-    pub fn new(config: PoolConfig) -> Pools {
+    /// Makes empty pools, whose locks `locks` lists.
+    pub fn new(config: PoolConfig, locks: &LockTable) -> Pools {
         let count = config.pools.max(1);
         let each = config.retained_bytes_max / count;
-        let pools = (0..count).map(|_| Arc::new(Pool::new(each))).collect();
+        let pools = (0..count).map(|_| Arc::new(Pool::new(each, locks))).collect();
         Pools { pools }
     }
 
     /// The pool that user number `index` (a worker) takes from.
     pub fn pool(&self, index: usize) -> &Arc<Pool> {
         &self.pools[index % self.pools.len()]
-    }
-
-    /// Counters of every pool's lock.
-    pub fn lock_stats(&self) -> Vec<LockStats> {
-        self.pools.iter().map(|pool| pool.free.stats()).collect()
     }
 }
 
@@ -86,8 +81,8 @@ impl std::fmt::Debug for FreeLists {
 
 impl Pool {
     /// A pool that keeps at most `retained_bytes_max` bytes of free buffers.
-    pub fn new(retained_bytes_max: usize) -> Pool {
-        Pool { free: ContentionMutex::new("buffer-pool", FreeLists::default()), retained_bytes_max }
+    pub fn new(retained_bytes_max: usize, locks: &LockTable) -> Pool {
+        Pool { free: ContentionMutex::new(locks, "buffer pool", FreeLists::default()), retained_bytes_max }
     }
 
     /// A buffer of `len` bytes, with unspecified contents.
@@ -192,7 +187,7 @@ mod tests {
 
     #[test]
     fn buffers_are_aligned_and_come_back() {
-        let pool = Arc::new(Pool::new(1 << 20));
+        let pool = Arc::new(Pool::new(1 << 20, &LockTable::default()));
         for len in [0, 1, 4096, 4097, 70_000, 1 << 20] {
             let mut buf = pool.take(len);
             assert_eq!(buf.as_ref().len(), len);
@@ -213,7 +208,7 @@ mod tests {
 
     #[test]
     fn retention_is_bounded() {
-        let pool = Arc::new(Pool::new(2 * PAGE_BYTES));
+        let pool = Arc::new(Pool::new(2 * PAGE_BYTES, &LockTable::default()));
         let bufs: Vec<_> = (0..5).map(|_| pool.take(10)).collect();
         drop(bufs);
         assert_eq!(pool.retained_bytes(), 2 * PAGE_BYTES);

@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 #[error("the task that was to answer is gone")]
 pub struct Gone;
 
+/// Under a bare mutex, unlike all else that threads share: a channel is made for each call, its two ends touch it once
+/// or twice, and counting that in a table of locks would cost more than the channel.
 enum State<T> {
     Waiting(Option<Waker>),
     Sent(T),

@@ -216,6 +216,7 @@ impl Connection {
             close_wanted: None,
             closed: false,
         };
+        let core = ContentionMutex::new(&worker.locks, "connection", core);
         let shared = Shared {
             id,
             peer,
@@ -224,7 +225,7 @@ impl Connection {
             dirty: AtomicBool::new(false),
             state: AtomicU8::new(ConnState::Connecting as u8),
             config,
-            core: ContentionMutex::new("connection", core),
+            core,
         };
         Connection { shared: Arc::new(shared) }
     }

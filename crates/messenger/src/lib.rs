@@ -48,12 +48,15 @@ pub mod frame;
 pub mod handshake;
 mod listener;
 mod locals;
+mod lock;
+mod meter;
 mod reactor;
 mod runtime;
 mod service;
 mod session;
 pub mod sync;
 mod task;
+pub mod telemetry;
 mod timer;
 mod tx;
 mod wire;
@@ -62,15 +65,16 @@ mod worker;
 pub use blocking::JobFailed;
 pub use channel::Gone;
 pub use connection::{Call, Connection};
-pub use counters::WorkerStats;
+pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use handshake::Refusal;
 pub use listener::Listener;
-pub use runtime::{Handle, Runtime, RuntimeConfig, RuntimeError, RuntimeStats};
+pub use runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
 pub use service::{
     CallError, CloseReason, ConnState, ConnectConfig, ListenConfig, ListenError, NoService, PeerInfo, Service,
     SessionConfig, StateEvent,
 };
 pub use task::TaskHandle;
+pub use telemetry::TelemetryReport;
 pub use timer::{Elapsed, Sleep};
 pub use worker::Worker;

@@ -9,13 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::blocking::BlockingPool;
 use crate::buffer::{PoolConfig, Pools};
 use crate::channel::{Gone, block_on, oneshot};
-use crate::counters::WorkerStats;
-use crate::sync::LockStats;
+use crate::lock::{ContentionMutex, LockTable};
+use crate::telemetry::TelemetryReport;
 use crate::worker::{Command, Worker, WorkerShared, thread_main};
 
 /// Most workers a runtime takes: more than the cores of any machine it is meant for.
@@ -34,6 +32,8 @@ pub struct RuntimeConfig {
     pub pools: PoolConfig,
     /// How long [`Runtime::shutdown`] goes on sending what is queued.
     pub drain_max: Duration,
+    /// Count and time what costs something: locks, time and CPU of workers. Off only to measure what it costs.
+    pub telemetry: bool,
 }
 
 impl RuntimeConfig {
@@ -45,6 +45,7 @@ impl RuntimeConfig {
             blocking_threads_max: 16,
             pools: PoolConfig::default(),
             drain_max: Duration::from_secs(1),
+            telemetry: true,
         }
     }
 }
@@ -70,6 +71,8 @@ struct Shared {
     workers: Vec<Arc<WorkerShared>>,
     blocking: BlockingPool,
     pools: Pools,
+    locks: LockTable,
+    began: Instant,
     next_id: AtomicU64,
     shutting_down: AtomicBool,
 }
@@ -78,28 +81,6 @@ struct Shared {
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
-}
-
-/// What a runtime has done so far.
-#[derive(Clone, Debug, Default)]
-pub struct RuntimeStats {
-    /// One entry per worker.
-    pub workers: Vec<WorkerStats>,
-    /// I/O threads alive.
-    pub blocking_threads: usize,
-    /// Blocking jobs that panicked.
-    pub blocking_panics: usize,
-    /// Locks of the buffer pools.
-    pub pool_locks: Vec<LockStats>,
-}
-
-impl RuntimeStats {
-    /// The figures of all workers added up.
-    pub fn total(&self) -> WorkerStats {
-        let mut total = WorkerStats::default();
-        self.workers.iter().for_each(|worker| total.merge(worker));
-        total
-    }
 }
 
 impl Handle {
@@ -177,15 +158,23 @@ impl Handle {
         block_on(self.run_on(worker, f))
     }
 
-    /// Counters of all workers and pools.
-    pub fn stats(&self) -> RuntimeStats {
-        let worker =
-            |shared: &Arc<WorkerShared>| WorkerStats { wakeups: shared.wakeups(), ..shared.counters.snapshot() };
-        RuntimeStats {
-            workers: self.shared.workers.iter().map(worker).collect(),
-            blocking_threads: self.shared.blocking.threads(),
-            blocking_panics: self.shared.blocking.panics(),
-            pool_locks: self.shared.pools.lock_stats(),
+    /// The table in which whoever runs on this runtime lists its locks.
+    pub fn locks(&self) -> &LockTable {
+        &self.shared.locks
+    }
+
+    /// What the runtime has done so far.
+    pub fn stats(&self) -> TelemetryReport {
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(self.shared.began);
+        TelemetryReport {
+            name: self.shared.config.name.clone(),
+            enabled: self.shared.config.telemetry,
+            elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            locks: self.shared.locks.stats(),
+            workers: self.shared.workers.iter().map(|worker| worker.stats(now)).collect(),
+            blocking_threads: self.shared.blocking.threads() as u64,
+            blocking_panics: self.shared.blocking.panics() as u64,
         }
     }
 
@@ -218,7 +207,7 @@ impl std::fmt::Debug for Handle {
 #[derive(Debug)]
 pub struct Runtime {
     handle: Handle,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: ContentionMutex<Vec<JoinHandle<()>>>,
 }
 
 impl Runtime {
@@ -230,24 +219,28 @@ impl Runtime {
         if config.workers == 0 || config.workers > WORKERS_MAX {
             return Err(RuntimeError::Workers(config.workers));
         }
+        let (began, locks) = (Instant::now(), LockTable::new(config.telemetry));
         let mut reactors = Vec::with_capacity(config.workers);
         let mut workers = Vec::with_capacity(config.workers);
         for index in 0..config.workers {
             let start = |source| RuntimeError::Start { index, source };
             let reactor = mio::Poll::new().map_err(start)?;
             let registry = reactor.registry().try_clone().map_err(start)?;
-            workers.push(Arc::new(WorkerShared::new(index, &registry).map_err(start)?));
+            workers.push(Arc::new(WorkerShared::new(index, &registry, locks.clone()).map_err(start)?));
             reactors.push((reactor, registry));
         }
         let shared = Shared {
-            blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max),
-            pools: Pools::new(config.pools),
+            blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max, &locks),
+            pools: Pools::new(config.pools, &locks),
+            began,
             workers,
             next_id: AtomicU64::new(1),
             shutting_down: AtomicBool::new(false),
             config,
+            locks,
         };
-        let runtime = Runtime { handle: Handle { shared: Arc::new(shared) }, threads: Mutex::default() };
+        let threads = ContentionMutex::new(&shared.locks, "runtime threads", Vec::new());
+        let runtime = Runtime { handle: Handle { shared: Arc::new(shared) }, threads };
         for (index, (reactor, registry)) in reactors.into_iter().enumerate() {
             let shared = Arc::clone(runtime.handle.worker_shared(index));
             let handle = runtime.handle();

@@ -1,114 +1,16 @@
 //! Waiting and locking: [`ContentionMutex`] between threads, [`Notify`] and [`Semaphore`] between the tasks of one worker.
 //!
-//! Contract: the local types are `Rc` based and cost no atomic operation; what they hand out is given back on drop. The
-//! mutex reads no clock unless it has to wait, so it can stay on in production.
+//! Contract: the local types are `Rc` based and cost no atomic operation; what they hand out is given back on drop.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 pub use crate::channel::{Gone, Receiver, Sender, block_on, oneshot};
-
-/// How a [`ContentionMutex`] was used since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LockStats {
-    /// Name given at construction.
-    pub name: &'static str,
-    /// How often it was taken.
-    pub acquisitions: u64,
-    /// How often it was found taken, so that the taker had to wait.
-    pub contended: u64,
-    /// Total time spent waiting, in nanoseconds.
-    pub wait_ns: u64,
-}
-
-/// A named mutex that counts how often it is taken and found taken, and times only the waits.
-#[derive(Debug)]
-pub struct ContentionMutex<T> {
-    name: &'static str,
-    inner: parking_lot::Mutex<T>,
-    acquisitions: AtomicU64,
-    contended: AtomicU64,
-    wait_ns: AtomicU64,
-}
-
-impl<T> ContentionMutex<T> {
-    /// A mutex that reports under `name`.
-    pub const fn new(name: &'static str, value: T) -> ContentionMutex<T> {
-        ContentionMutex {
-            name,
-            inner: parking_lot::Mutex::new(value),
-            acquisitions: AtomicU64::new(0),
-            contended: AtomicU64::new(0),
-            wait_ns: AtomicU64::new(0),
-        }
-    }
-
-    /// Takes the lock, waiting if it must.
-    pub fn lock(&self) -> ContentionGuard<'_, T> {
-        let guard = match self.inner.try_lock() {
-            Some(guard) => guard,
-            None => self.lock_contended(),
-        };
-        bump(&self.acquisitions, 1);
-        ContentionGuard(guard)
-    }
-
-    /// Takes the lock if it is free.
-    pub fn try_lock(&self) -> Option<ContentionGuard<'_, T>> {
-        let guard = self.inner.try_lock()?;
-        bump(&self.acquisitions, 1);
-        Some(ContentionGuard(guard))
-    }
-
-    /// The counters so far.
-    pub fn stats(&self) -> LockStats {
-        LockStats {
-            name: self.name,
-            acquisitions: self.acquisitions.load(Relaxed),
-            contended: self.contended.load(Relaxed),
-            wait_ns: self.wait_ns.load(Relaxed),
-        }
-    }
-
-    #[cold]
-    fn lock_contended(&self) -> parking_lot::MutexGuard<'_, T> {
-        let start = Instant::now();
-        let guard = self.inner.lock();
-        bump(&self.contended, 1);
-        bump(&self.wait_ns, u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        guard
-    }
-}
-
-/// Adds without a locked instruction: callers hold the mutex, so there is one writer at a time.
-fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
-}
-
-/// Access to what a [`ContentionMutex`] protects.
-#[derive(Debug)]
-pub struct ContentionGuard<'a, T>(parking_lot::MutexGuard<'a, T>);
-
-impl<T> Deref for ContentionGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for ContentionGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
+pub use crate::lock::{ContentionGuard, ContentionMutex, LockStats, LockTable, SAMPLE_EVERY};
 
 /// Wakes tasks of the same worker. Clones share the same waiters.
 #[derive(Clone, Debug, Default)]
@@ -334,20 +236,5 @@ mod tests {
         notify.notify_all();
         assert!(poll(before.as_mut()).is_ready());
         assert!(poll(pin!(notify.notified())).is_pending());
-    }
-
-    #[test]
-    fn mutex_counts_only_waits_as_contended() {
-        let mutex = ContentionMutex::new("test", 1);
-        *mutex.lock() += 1;
-        let stats = mutex.stats();
-        assert_eq!((stats.name, stats.acquisitions, stats.contended, stats.wait_ns), ("test", 1, 0, 0));
-        std::thread::scope(|scope| {
-            let guard = mutex.lock();
-            let waiter = scope.spawn(|| *mutex.lock());
-            drop(guard);
-            assert_eq!(waiter.join().expect("no panic"), 2);
-        });
-        assert_eq!(mutex.stats().acquisitions, 3);
     }
 }

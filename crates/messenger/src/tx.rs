@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use crate::buffer::Pool;
     use crate::frame::{FrameCodec, FrameLimits, TrafficClass};
+    use crate::lock::LockTable;
     use std::sync::Arc;
     use tokio_util::codec::Decoder;
 
@@ -142,7 +143,7 @@ mod tests {
             tx.write_to(&mut socket).expect("takes bytes");
         }
         assert_eq!(socket.0.len(), total);
-        let mut codec = FrameCodec::new(FrameLimits::default(), Arc::new(Pool::new(1 << 20)));
+        let mut codec = FrameCodec::new(FrameLimits::default(), Arc::new(Pool::new(1 << 20, &LockTable::default())));
         let mut src = BytesMut::from(&socket.0[..]);
         for message in sent {
             let frame = codec.decode(&mut src).expect("valid").expect("whole");

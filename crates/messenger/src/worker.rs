@@ -20,8 +20,10 @@ use mio::{Events, Poll as Reactor, Registry, Token};
 
 use crate::blocking::JobFailed;
 use crate::buffer::Pool;
-use crate::counters::WorkerCounters;
+use crate::counters::{WorkerCounters, WorkerStats};
 use crate::locals::Locals;
+use crate::lock::LockTable;
+use crate::meter::{Meter, WorkerTime};
 use crate::reactor::Sources;
 use crate::runtime::Handle;
 use crate::task::{TaskHandle, Tasks};
@@ -48,10 +50,24 @@ pub(crate) enum Command {
     Shutdown(Instant),
 }
 
+/// How long a poll of the reactor may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// Not at all.
+    Now,
+    /// Until a timer is due.
+    Timer(Instant),
+    /// Until something happens.
+    Woken,
+}
+
 /// The part of a worker that other threads may touch.
 pub(crate) struct WorkerShared {
     pub(crate) index: usize,
     pub(crate) counters: WorkerCounters,
+    time: WorkerTime,
+    /// Lists the locks of the connections that live here.
+    pub(crate) locks: LockTable,
     queue: SegQueue<Command>,
     /// In front of the eventfd: set only while the worker is in, or about to enter, a poll that may wait.
     asleep: AtomicBool,
@@ -80,10 +96,12 @@ thread_local! {
 }
 
 impl WorkerShared {
-    pub(crate) fn new(index: usize, registry: &Registry) -> std::io::Result<WorkerShared> {
+    pub(crate) fn new(index: usize, registry: &Registry, locks: LockTable) -> std::io::Result<WorkerShared> {
         Ok(WorkerShared {
             index,
             counters: WorkerCounters::default(),
+            time: WorkerTime::new(Instant::now()),
+            locks,
             queue: SegQueue::new(),
             asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -139,8 +157,10 @@ impl WorkerShared {
         self.with_local(|local| local.dirty_bytes.set(local.dirty_bytes.get() + bytes));
     }
 
-    pub(crate) fn wakeups(&self) -> u64 {
-        self.wakeups.load(Relaxed)
+    /// All counters, as of `now`.
+    pub(crate) fn stats(&self, now: Instant) -> WorkerStats {
+        let counted = WorkerStats { wakeups: self.wakeups.load(Relaxed), ..self.counters.snapshot() };
+        counted.with_time(self.time.read(now))
     }
 }
 
@@ -159,6 +179,7 @@ struct Inner {
     timers: RefCell<Timers>,
     sources: Sources,
     locals: Locals,
+    meter: Meter,
     shutdown_at: Cell<Option<Instant>>,
 }
 
@@ -390,36 +411,49 @@ impl Worker {
         }
     }
 
-    /// How long the reactor may wait: not at all while there is work, else until the next timer.
-    fn poll_timeout(&self) -> Option<Duration> {
+    /// Until when the reactor may wait: not at all while there is work, else until the next timer.
+    fn poll_until(&self) -> Until {
         let busy =
             self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
                 == Some(true);
         if busy || self.inner.sources.has_requeued() || !self.inner.shared.queue.is_empty() {
-            return Some(Duration::ZERO);
+            return Until::Now;
         }
         let timers = [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
-        timers.into_iter().flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
+        timers.into_iter().flatten().min().map_or(Until::Woken, Until::Timer)
     }
 
     fn poll_reactor(&self, reactor: &mut Reactor, events: &mut Events) {
         let shared = &self.inner.shared;
-        let mut timeout = self.poll_timeout();
-        if timeout != Some(Duration::ZERO) {
+        let mut until = self.poll_until();
+        if until != Until::Now {
             shared.asleep.store(true, SeqCst);
             if !shared.queue.is_empty() {
-                timeout = Some(Duration::ZERO);
+                until = Until::Now;
             }
         }
+        let (meter, time) = (&self.inner.meter, &shared.time);
+        let (timeout, waiting) = match until {
+            Until::Now => {
+                meter.no_wait(time);
+                (Some(Duration::ZERO), None)
+            }
+            Until::Timer(at) => {
+                let now = Instant::now();
+                (Some(at.saturating_duration_since(now)), meter.begin_wait(time, now))
+            }
+            Until::Woken => (None, meter.begin_wait(time, Instant::now())),
+        };
         if let Err(error) = reactor.poll(events, timeout)
             && error.kind() != std::io::ErrorKind::Interrupted
         {
             tracing::error!(worker = self.index(), %error, "poll failed");
         }
         shared.asleep.store(false, SeqCst);
-        let counters = self.counters();
-        counters.polls.add(1);
-        counters.events.add(events.iter().count() as u64);
+        if let Some(waiting) = waiting {
+            waiting.end(time, Instant::now());
+        }
+        self.counters().polled(events.iter().count() as u64);
     }
 
     fn run(&self, reactor: &mut Reactor) {
@@ -483,6 +517,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 /// The body of a worker's thread.
 pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, registry: Registry, mut reactor: Reactor) {
     LOCAL.with(|local| local.owner.set(Arc::as_ptr(&shared).addr()));
+    let meter = Meter::new(handle.config().telemetry, &shared.time, Instant::now());
     let inner = Inner {
         shared,
         handle,
@@ -491,6 +526,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, registry: R
         timers: RefCell::default(),
         sources: Sources::default(),
         locals: Locals::default(),
+        meter,
         shutdown_at: Cell::new(None),
     };
     let worker = Worker { inner: Rc::new(inner) };

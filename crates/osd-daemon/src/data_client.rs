@@ -5,8 +5,8 @@
 
 use crate::mds::{DataError, DataFuture, DataWorker, MdsHandle};
 use client::{Client, ClientConfig, ClientError};
+use messenger::sync::{ContentionMutex, LockTable};
 use metadata::{PurgeEntry, SizeRecovery};
-use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(3);
 
 /// The client, once its session is open.
-type Slot = Arc<Mutex<Option<Client>>>;
+type Slot = Arc<ContentionMutex<Option<Client>>>;
 
 /// A running data client. Stop it before the metadata service and the monitor.
 pub struct DataClient {
@@ -30,12 +30,13 @@ pub struct DataClient {
 }
 
 impl DataClient {
-    /// Opens a session in the background and then works for `mds`.
+    /// Opens a session in the background and then works for `mds`. `locks`: lists the lock between the two.
     ///
     /// # Errors
     /// When the thread cannot be made.
-    pub fn start(monitor: SocketAddr, mds: &Arc<MdsHandle>) -> std::io::Result<DataClient> {
-        let (slot, (stop, stopped)) = (Slot::default(), channel());
+    pub fn start(monitor: SocketAddr, mds: &Arc<MdsHandle>, locks: &LockTable) -> std::io::Result<DataClient> {
+        let slot = Arc::new(ContentionMutex::new(locks, "mds data client", None));
+        let (stop, stopped) = channel();
         let (filled, for_mds) = (Arc::clone(&slot), Arc::downgrade(mds));
         let open = move || {
             loop {

@@ -4,7 +4,7 @@
 //! may have in flight, so the connections' own limits bound it.
 
 use messenger::Worker;
-use messenger::sync::ContentionMutex;
+use messenger::sync::{ContentionMutex, LockTable};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -37,10 +37,10 @@ struct Queue<E> {
 }
 
 impl<E: OwnerEvent> Inbox<E> {
-    /// An empty queue with a name for the table of locks.
-    pub fn new(name: &'static str) -> Self {
+    /// An empty queue, whose lock `locks` lists under `name`.
+    pub fn new(locks: &LockTable, name: &'static str) -> Self {
         let queue = Queue { events: Vec::new(), waker: None, stopped: false };
-        Self { began: Instant::now(), queue: ContentionMutex::new(name, queue) }
+        Self { began: Instant::now(), queue: ContentionMutex::new(locks, name, queue) }
     }
 
     /// Adds an event, with the time of its arrival. Does nothing after the last one.

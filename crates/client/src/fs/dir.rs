@@ -7,7 +7,7 @@
 use super::lease::unexpected;
 use super::{Backend, LocalFs, Result};
 use crate::error::ClientError;
-use messenger::sync::ContentionMutex;
+use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, DirEntry, NamespaceOp, Reply};
 use std::collections::HashMap;
@@ -96,6 +96,7 @@ impl Stream {
 
 /// Opened directories of a mount, by handle.
 pub(super) struct Streams {
+    locks: LockTable,
     inner: ContentionMutex<Opened>,
 }
 
@@ -107,15 +108,17 @@ struct Opened {
 }
 
 impl Streams {
-    pub(super) fn new() -> Self {
-        Self { inner: ContentionMutex::new("fs directories", Opened::default()) }
+    pub(super) fn new(locks: &LockTable) -> Self {
+        let inner = ContentionMutex::new(locks, "fs directories", Opened::default());
+        Self { locks: locks.clone(), inner }
     }
 
     fn open(&self, gfid: Gfid) -> u64 {
         let mut inner = self.inner.lock();
         inner.last += 1;
         let handle = inner.last;
-        inner.streams.insert(handle, Arc::new(ContentionMutex::new("fs directory", Stream::new(gfid))));
+        let stream = ContentionMutex::new(&self.locks, "fs directory", Stream::new(gfid));
+        inner.streams.insert(handle, Arc::new(stream));
         handle
     }
 

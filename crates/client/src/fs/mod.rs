@@ -36,7 +36,7 @@ use crate::error::ClientError;
 use crate::objecter::FileRef;
 use crate::session::{Client, ClientEvent};
 use messenger::Worker;
-use messenger::sync::ContentionMutex;
+use messenger::sync::{ContentionMutex, LockTable};
 use protocol::namespace::{Caller, Timestamp};
 use protocol::{Gfid, PoolId};
 use std::future::Future;
@@ -99,17 +99,17 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(options: FsOptions, kernel: Arc<dyn KernelCache>) -> Self {
+    fn new(options: FsOptions, kernel: Arc<dyn KernelCache>, locks: &LockTable) -> Self {
         Self {
             options,
             kernel,
-            table: table::Table::new(),
-            dirs: dir::Streams::new(),
+            table: table::Table::new(locks),
+            dirs: dir::Streams::new(locks),
             stamp: AtomicU64::new(0),
             creating: AtomicU64::new(0),
             closes: AtomicU64::new(0),
-            space: ContentionMutex::new("fs space", None),
-            usage: usage::Usage::new(),
+            space: ContentionMutex::new(locks, "fs space", None),
+            usage: usage::Usage::new(locks),
         }
     }
 }
@@ -130,7 +130,8 @@ impl FileSystem {
     /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`].
     pub fn start(client: Client, options: FsOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         let pool = backend::first_pool(&client)?;
-        let fs = Self { client, pool, shared: Arc::new(Shared::new(options, kernel)) };
+        let shared = Arc::new(Shared::new(options, kernel, client.handle().locks()));
+        let fs = Self { client, pool, shared };
         let (client, weak) = (fs.client.clone(), Arc::downgrade(&fs.shared));
         fs.client.on_event(move |event| {
             if let Some(shared) = weak.upgrade() {

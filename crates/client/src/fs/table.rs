@@ -4,7 +4,7 @@
 //! across a wait. Every change that may let someone go on wakes all who wait for that file.
 
 use super::inode::{Access, Entry, InodeState, Need, Ticket};
-use messenger::sync::ContentionMutex;
+use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::LeaseMode;
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ pub struct Inode {
 }
 
 impl Inode {
-    fn new(gfid: Gfid) -> Self {
-        Self { gfid, state: ContentionMutex::new("fs inode", InodeState::new(gfid)) }
+    fn new(gfid: Gfid, locks: &LockTable) -> Self {
+        Self { gfid, state: ContentionMutex::new(locks, "fs inode", InodeState::new(gfid)) }
     }
 
     /// Which file.
@@ -155,13 +155,15 @@ impl Drop for Asking {
 
 /// The table. See the module.
 pub struct Table {
+    locks: LockTable,
     parts: Vec<ContentionMutex<HashMap<Gfid, Arc<Inode>>>>,
 }
 
 impl Table {
-    /// An empty table.
-    pub fn new() -> Self {
-        Self { parts: (0..PARTS).map(|_| ContentionMutex::new("fs inode table", HashMap::new())).collect() }
+    /// An empty table; `locks` lists its locks and those of its files.
+    pub fn new(locks: &LockTable) -> Self {
+        let part = |_| ContentionMutex::new(locks, "fs inode table", HashMap::new());
+        Self { locks: locks.clone(), parts: (0..PARTS).map(part).collect() }
     }
 
     fn part(&self, gfid: Gfid) -> &ContentionMutex<HashMap<Gfid, Arc<Inode>>> {
@@ -175,7 +177,8 @@ impl Table {
 
     /// The file, known from now on.
     pub fn get_or_insert(&self, gfid: Gfid) -> Arc<Inode> {
-        Arc::clone(self.part(gfid).lock().entry(gfid).or_insert_with(|| Arc::new(Inode::new(gfid))))
+        let make = || Arc::new(Inode::new(gfid, &self.locks));
+        Arc::clone(self.part(gfid).lock().entry(gfid).or_insert_with(make))
     }
 
     /// Every file known now.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::objecter::SizeHint;
 use bytes::Bytes;
-use messenger::sync::block_on;
+use messenger::sync::{LockTable, block_on};
 
 use metadata::lease::holder::Moment;
 use protocol::Epoch;
@@ -279,7 +279,7 @@ fn mounts(count: usize) -> Vec<Rc<LocalFs<Model>>> {
     let world = Rc::new(RefCell::new(World::default()));
     let make = |mount| {
         let options = FsOptions { leases_cached_max: 1, ..FsOptions::default() };
-        let shared = Arc::new(Shared::new(options, Arc::new(NoKernelCache)));
+        let shared = Arc::new(Shared::new(options, Arc::new(NoKernelCache), &LockTable::default()));
         let backend = Model { world: Rc::clone(&world), mount };
         Rc::new(LocalFs { shared, backend })
     };

@@ -5,7 +5,7 @@
 //! [`FileSystem::allocated_known`] never does. An answer is an estimate: other mounts may write meanwhile.
 
 use super::{Backend, FileSystem, LocalFs, Shared};
-use messenger::sync::ContentionMutex;
+use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::{Attr, FileKind};
 use std::collections::HashMap;
@@ -30,8 +30,8 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn new() -> Self {
-        Self { known: ContentionMutex::new("fs usage", HashMap::new()) }
+    pub(super) fn new(locks: &LockTable) -> Self {
+        Self { known: ContentionMutex::new(locks, "fs usage", HashMap::new()) }
     }
 
     fn get(&self, gfid: Gfid, now: Instant) -> Option<u64> {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn answers_age() {
-        let (usage, gfid, now) = (Usage::new(), Gfid::of_inode(5), Instant::now());
+        let (usage, gfid, now) = (Usage::new(&LockTable::default()), Gfid::of_inode(5), Instant::now());
         usage.known.lock().insert(gfid, (now, 7));
         assert_eq!(usage.get(gfid, now), Some(7));
         assert_eq!(usage.get(gfid, now + AGE_MAX), None);

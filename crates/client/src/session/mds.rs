@@ -7,10 +7,10 @@ use super::ClientEvent;
 use super::shared::{RETRY_PAUSE, Shared};
 use crate::error::ClientError;
 use bytes::Bytes;
+use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
     CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
 };
-use parking_lot::Mutex;
 use protocol::Kind;
 use protocol::namespace::{Caller, NamespaceOp, Recall, Reply, Request};
 use std::collections::BTreeSet;
@@ -53,12 +53,12 @@ struct Link {
 }
 
 /// The connection to the metadata service and the numbers of its calls.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mds {
-    numbers: Mutex<Numbers>,
-    link: Mutex<Option<Link>>,
+    numbers: ContentionMutex<Numbers>,
+    link: ContentionMutex<Option<Link>>,
     /// A connection was up before: the next new one means that the service, or its memory of us, is new.
-    known: Mutex<bool>,
+    known: ContentionMutex<bool>,
 }
 
 /// A call under way; its number is free when dropped.
@@ -74,6 +74,15 @@ impl Drop for Number<'_> {
 }
 
 impl Mds {
+    /// Not connected; `locks` lists its locks.
+    pub fn new(locks: &LockTable) -> Self {
+        Self {
+            numbers: ContentionMutex::new(locks, "client mds numbers", Numbers::default()),
+            link: ContentionMutex::new(locks, "client mds link", None),
+            known: ContentionMutex::new(locks, "client mds known", false),
+        }
+    }
+
     /// The map says where the service is: calls that wait for it elsewhere are to be made again there.
     pub fn moved(&self, to: Option<SocketAddr>) {
         let mut link = self.link.lock();

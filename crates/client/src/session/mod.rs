@@ -14,9 +14,9 @@ use crate::error::ClientError;
 use crate::objecter::local::{self, Local};
 use crate::objecter::{FileRef, LocalIo};
 use cluster::ClusterMap;
+use messenger::sync::ContentionMutex;
 use messenger::{Handle, Runtime, RuntimeConfig, Worker};
 use metadata::lease::holder::Moment;
-use parking_lot::Mutex;
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::namespace::{Caller, NamespaceOp, Recall, Reply};
 use protocol::{Epoch, ObjectId, SessionId};
@@ -47,7 +47,7 @@ pub struct Client {
 /// Holds the threads.
 struct Owner {
     shared: Arc<Shared>,
-    runtime: Mutex<Option<Runtime>>,
+    runtime: ContentionMutex<Option<Runtime>>,
 }
 
 impl Owner {
@@ -76,7 +76,8 @@ impl Client {
         let runtime = Runtime::start(RuntimeConfig::new("client", config.workers))
             .map_err(|error| ClientError::Local(error.to_string()))?;
         let shared = Shared::new(config, runtime.handle());
-        let owner = Arc::new(Owner { shared: Arc::clone(&shared), runtime: Mutex::new(Some(runtime)) });
+        let runtime = ContentionMutex::new(shared.handle.locks(), "client runtime", Some(runtime));
+        let owner = Arc::new(Owner { shared: Arc::clone(&shared), runtime });
         let opening = Arc::clone(&shared);
         let opened = shared.handle.block_on_worker(0, move |_| async move { monitor::open(&opening, addr).await });
         opened.unwrap_or(Err(ClientError::Closed))?;

@@ -9,9 +9,9 @@ use crate::error::ClientError;
 use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
+use messenger::sync::ContentionMutex;
 use messenger::{CallError, Connection, Handle, Message, TrafficClass, Worker};
 use metadata::lease::holder::Moment;
-use parking_lot::{Mutex, RwLock};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, SessionId};
 use std::collections::VecDeque;
@@ -50,8 +50,8 @@ pub(crate) struct Shared {
     pub handle: Handle,
     pub(super) monitor: OnceLock<Connection>,
     pub(super) mds: Mds,
-    standing: Mutex<Standing>,
-    map: RwLock<Option<Arc<ClusterMap>>>,
+    standing: ContentionMutex<Standing>,
+    map: ContentionMutex<Option<Arc<ClusterMap>>>,
     begun: Instant,
     /// Milliseconds after `begun` until which the session surely lives.
     lease_until_ms: AtomicU64,
@@ -59,27 +59,28 @@ pub(crate) struct Shared {
     epoch: AtomicU64,
     asking_for_map: AtomicBool,
     closed: AtomicBool,
-    events: Mutex<Events>,
+    events: ContentionMutex<Events>,
     /// Why the monitor cannot be reached, for the error.
-    pub(super) problem: Mutex<String>,
+    pub(super) problem: ContentionMutex<String>,
 }
 
 impl Shared {
     pub fn new(config: ClientConfig, handle: Handle) -> Arc<Self> {
+        let locks = handle.locks().clone();
         Arc::new(Self {
             config,
             handle,
             monitor: OnceLock::new(),
-            mds: Mds::default(),
-            standing: Mutex::default(),
-            map: RwLock::default(),
+            mds: Mds::new(&locks),
+            standing: ContentionMutex::new(&locks, "client standing", Standing::default()),
+            map: ContentionMutex::new(&locks, "client map", None),
             begun: Instant::now(),
             lease_until_ms: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             asking_for_map: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            events: Mutex::default(),
-            problem: Mutex::default(),
+            events: ContentionMutex::new(&locks, "client events", Events::default()),
+            problem: ContentionMutex::new(&locks, "client problem", String::new()),
         })
     }
 
@@ -206,7 +207,7 @@ impl Shared {
 
     /// The newest map.
     pub fn map(&self) -> Result<Arc<ClusterMap>, ClientError> {
-        self.map.read().clone().ok_or(ClientError::Closed)
+        self.map.lock().clone().ok_or(ClientError::Closed)
     }
 
     /// A map came.
@@ -218,7 +219,7 @@ impl Shared {
                 return;
             }
         };
-        let mut slot = self.map.write();
+        let mut slot = self.map.lock();
         if slot.as_ref().is_some_and(|old| old.epoch >= map.epoch) {
             return;
         }
@@ -231,7 +232,7 @@ impl Shared {
 
     /// There is a sign of a newer map than ours: asks for it, once at a time.
     pub fn need_map(self: &Arc<Self>, epoch: Option<Epoch>) {
-        let known = self.map.read().as_ref().map(|map| map.epoch);
+        let known = self.map.lock().as_ref().map(|map| map.epoch);
         if epoch.is_some_and(|epoch| known.is_some_and(|known| known >= epoch)) {
             return;
         }

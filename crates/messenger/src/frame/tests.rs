@@ -1,8 +1,9 @@
 use super::*;
+use crate::lock::LockTable;
 use proptest::prelude::*;
 
 fn codec(limits: FrameLimits) -> FrameCodec {
-    FrameCodec::new(limits, Arc::new(Pool::new(4 << 20)))
+    FrameCodec::new(limits, Arc::new(Pool::new(4 << 20, &LockTable::default())))
 }
 
 fn message() -> impl Strategy<Value = Message> {

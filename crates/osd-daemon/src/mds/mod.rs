@@ -184,7 +184,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
             return Err(MdsError::Cluster { dir, found, expected: config.cluster });
         }
     }
-    let inbox = Arc::new(Inbox::new("mds inbox"));
+    let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
     let for_services = Arc::clone(&inbox);
     let listen = ListenConfig::new(config.listen, config.cluster, "mds");
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services)))?;

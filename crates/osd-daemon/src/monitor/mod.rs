@@ -138,7 +138,7 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     let mut control = Embedded::open(&config.dir)?;
     let (state, created) = load_or_create(&mut control, &config)?;
     let cluster = state.map.cluster;
-    let inbox = Arc::new(Inbox::new("monitor inbox"));
+    let inbox = Arc::new(Inbox::new(handle.locks(), "monitor inbox"));
     let mut listen = ListenConfig::new(config.listen, cluster, "monitor");
     listen.session.held_bytes_max = HELD_BYTES_MAX;
     let for_services = Arc::clone(&inbox);

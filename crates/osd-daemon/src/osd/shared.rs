@@ -82,6 +82,7 @@ impl Shared {
             StoreConfig::File => None,
         };
         let pulses = vec![None; usize::from(config.osd_op_threads)];
+        let locks = handle.locks().clone();
         Self {
             config,
             handle,
@@ -89,10 +90,10 @@ impl Shared {
             identity: OnceLock::new(),
             stopping: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
-            refusal: ContentionMutex::new("osd refusal", None),
-            monitor: ContentionMutex::new("osd monitor", None),
-            map: ContentionMutex::new("osd map", None),
-            pulses: ContentionMutex::new("osd pulses", pulses),
+            refusal: ContentionMutex::new(&locks, "osd refusal", None),
+            monitor: ContentionMutex::new(&locks, "osd monitor", None),
+            map: ContentionMutex::new(&locks, "osd map", None),
+            pulses: ContentionMutex::new(&locks, "osd pulses", pulses),
         }
     }
 
