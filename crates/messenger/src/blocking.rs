@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use crossbeam::channel::{self, RecvTimeoutError};
 use crate::channel::{Receiver, oneshot};
 use crate::lock::{ContentionMutex, LockTable};
+use crossbeam::channel::{self, RecvTimeoutError};
 
 /// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of requests.
 pub const IDLE: Duration = Duration::from_secs(10);

@@ -115,7 +115,8 @@ impl Running {
             let runtime = Runtime::start(RuntimeConfig::new("mds", 1))?;
             let mds_config = MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr);
             let handle = Arc::new(mds::start(mds_config, &runtime.handle())?);
-            let data = DataClient::start(monitor_addr, &handle, runtime.handle().locks()).map_err(StartError::Thread)?;
+            let data =
+                DataClient::start(monitor_addr, &handle, runtime.handle().locks()).map_err(StartError::Thread)?;
             self.mds = Some(Mds { handle, data, runtime });
         }
         if let (Some((_, runtime)), Some(_), false) = (&self.monitor, &self.mds, self.osds.is_empty()) {
