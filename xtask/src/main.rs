@@ -10,6 +10,7 @@ mod cluster;
 mod demo;
 mod error;
 mod exec;
+mod fuzz;
 mod mounts;
 mod numbers;
 mod process;
@@ -40,6 +41,8 @@ enum Task {
     Cluster(cluster::cli::ClusterTask),
     /// Formatting, lints, all tests, and programs of others on a real mount; ends in `N passed, N failed`
     Test(testrun::TestArgs),
+    /// Feeds the decoders of bytes from outside with inputs that coverage leads to
+    Fuzz(fuzz::FuzzArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),
     /// Runs the criterion benches
@@ -103,6 +106,7 @@ fn run(task: Task) -> Outcome {
         Task::Demo => demo::run(&interrupt),
         Task::Cluster(task) => cluster::cli::run(task, &interrupt),
         Task::Test(args) => testrun::run(&args, &interrupt),
+        Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),
         Task::Bench { args } => {
             let mut bench = Command::new(workspace::cargo());

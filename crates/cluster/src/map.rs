@@ -120,7 +120,7 @@ impl ClusterMap {
     pub fn up_shards(&self, pg: PgId) -> ShardSet {
         let Some(info) = self.pgs.get(&pg) else { return ShardSet::EMPTY };
         let up = |osd: &OsdId| self.osds.get(osd).is_some_and(|o| o.up);
-        (0u8..)
+        (0u8..16)
             .zip(&info.acting)
             .filter(|(_, osd)| up(osd))
             .fold(ShardSet::EMPTY, |s, (i, _)| s.with(ShardIndex::new(i)))

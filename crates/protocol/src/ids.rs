@@ -201,26 +201,26 @@ impl ShardSet {
         Self(if n >= 16 { u16::MAX } else { (1 << n) - 1 })
     }
 
-    /// Only this shard.
+    /// Only this shard; empty for one beyond 15, which no profile has.
     pub const fn only(shard: ShardIndex) -> Self {
-        Self(1 << shard.get())
+        Self(if shard.get() < 16 { 1 << shard.get() } else { 0 })
     }
 
     /// Is the shard in the set?
     pub const fn contains(self, shard: ShardIndex) -> bool {
-        self.0 >> shard.get() & 1 == 1
+        self.0 & Self::only(shard).0 != 0
     }
 
     /// The set with the shard added.
     #[must_use]
     pub const fn with(self, shard: ShardIndex) -> Self {
-        Self(self.0 | 1 << shard.get())
+        Self(self.0 | Self::only(shard).0)
     }
 
     /// The set without the shard.
     #[must_use]
     pub const fn without(self, shard: ShardIndex) -> Self {
-        Self(self.0 & !(1 << shard.get()))
+        Self(self.0 & !Self::only(shard).0)
     }
 
     /// Shards in either.
@@ -294,11 +294,29 @@ impl fmt::Debug for ClusterId {
 
 /// An erasure profile: k data and m parity shards with a striping chunk. A replicated pool has k = 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "UncheckedProfile")]
 pub struct Profile {
     k: u8,
     m: u8,
     chunk_bytes: u32,
     object_bytes: u64,
+}
+
+/// A profile as it comes from outside.
+#[derive(Deserialize)]
+struct UncheckedProfile {
+    k: u8,
+    m: u8,
+    chunk_bytes: u32,
+    object_bytes: u64,
+}
+
+impl TryFrom<UncheckedProfile> for Profile {
+    type Error = ProfileError;
+
+    fn try_from(raw: UncheckedProfile) -> Result<Self, ProfileError> {
+        Profile::new(raw.k, raw.m, raw.chunk_bytes, raw.object_bytes)
+    }
 }
 
 /// Why a profile is refused.

@@ -9,11 +9,13 @@
 //! * [`kills`]: processes killed under a writer that remembers what it was promised.
 //! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
 //! * [`operator`]: the command `trefoil`.
+//! * [`fuzzing`]: decoders under inputs that coverage leads to.
 //!
 //! Contract: every external step has a deadline; no process and no mount is left, Ctrl-C included.
 
 mod bad_disk;
 mod bad_input;
+mod fuzzing;
 mod kills;
 mod operator;
 pub mod posix;
@@ -42,7 +44,7 @@ pub struct TestArgs {
     #[arg(long)]
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, posix, pjdfstest, fsx, fio, sqlite, git, tar, clients,
-    /// kill, input, disk, trefoil; with a slash, also a part of the test's name: fio/randwrite
+    /// kill, input, disk, trefoil, fuzz; with a slash, also a part of the test's name: fio/randwrite
     filter: Option<String>,
 }
 
@@ -115,6 +117,10 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         setup::packages(interrupt)?;
     }
     workspace_checks::run(report, interrupt)?;
+    if report.wants("fuzz") {
+        setup::packages(interrupt)?;
+        fuzzing::run(if args.quick { 10 } else { 60 }, report, interrupt)?;
+    }
     if !needs_system {
         return Ok(());
     }

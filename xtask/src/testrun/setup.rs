@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("sqlite3", "sqlite3"),
@@ -17,6 +17,7 @@ const PROGRAMS: [(&str, &str); 13] = [
     ("setfacl", "acl"),
     ("tar", "tar"),
     ("gcc", "gcc"),
+    ("g++", "g++"),
     ("mount", "mount"),
     ("setpriv", "util-linux"),
     ("find", "findutils"),

@@ -1,7 +1,7 @@
 //! The invariants of the records, checked over the whole store: for tests and for an operator's check.
 
 use super::inode::{Entry, Inode, Node, Purge};
-use super::overlay::decode;
+use super::overlay::{corrupt, decode};
 use super::{Namespace, keys};
 use crate::store::{Store, StoreError};
 use protocol::Gfid;
@@ -60,6 +60,9 @@ impl<S: Store> Namespace<S> {
 impl Survey {
     fn gather(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let gfid = keys::gfid_of(key).unwrap_or_default();
+        if matches!(key[0], keys::ENTRY | keys::XATTR) && key.len() < keys::NAME_AT {
+            return Err(corrupt(key, "its key has no name"));
+        }
         match key[0] {
             keys::NODE => drop(self.nodes.insert(gfid, decode(key, value)?)),
             keys::ENTRY => {

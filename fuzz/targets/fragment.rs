@@ -1,0 +1,85 @@
+//! An edited fragment file gives the bytes that were written, or an error; and its listing and extents never panic. The one
+//! exception is in the format: a table entry that became zero says that its sector is a hole.
+#![no_main]
+
+use ec_store::fragment::{FragmentConfig, FragmentKey, FragmentStore, FragmentVersion, Mark, ReadMode, ReadOutcome};
+use ec_store::fragment::{SECTOR_BYTES, sector_crcs};
+use fuzz::{Input, Scratch};
+use libfuzzer_sys::fuzz_target;
+use protocol::{ClusterId, Epoch, Gfid, ObjectId, PgId, PoolId, Profile, Seq, SessionId, ShardIndex};
+use std::cell::OnceCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CLUSTER: ClusterId = ClusterId::new(77);
+const SECTORS: u64 = 12;
+/// Where the CRC table begins, as the format says.
+const TABLE_AT: usize = 128;
+
+struct Ground {
+    scratch: Scratch,
+    path: PathBuf,
+    file: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+thread_local! {
+    static GROUND: OnceCell<Ground> = const { OnceCell::new() };
+}
+
+fn key() -> FragmentKey {
+    let pg = PgId { pool: PoolId::new(3), number: 0x1f };
+    FragmentKey { pg, object: ObjectId { gfid: Gfid::from_parts(0xabc, 5), index: 2 }, shard: ShardIndex::new(1) }
+}
+
+fn open(dir: &Path) -> FragmentStore {
+    FragmentStore::open(dir, CLUSTER, FragmentConfig::default()).expect("a directory of ours")
+}
+
+fn ground() -> Ground {
+    let scratch = Scratch::new();
+    // Fragments of 16 KiB: a table of one page, so that edits meet every part.
+    let profile = Profile::new(2, 1, 512, 32 << 10).expect("a valid profile");
+    let bytes: Vec<u8> = (0..SECTORS * SECTOR_BYTES).map(|i| (i / SECTOR_BYTES) as u8 ^ (i % 7) as u8).collect();
+    let mut crcs = Vec::new();
+    sector_crcs(&bytes, &mut crcs);
+    let version = FragmentVersion { session: SessionId::new(4), seq: Seq::new(9), epoch: Epoch::new(2) };
+    let mut store = open(scratch.path());
+    store.write(key(), profile, 0, &bytes, &crcs, Mark { version, logical_end: 10 }).expect("there is room");
+    store.sync(key()).expect("it syncs");
+    let path = scratch.join(&format!("pg/3.1f/{}.1", key().object));
+    let file = fs::read(&path).expect("the fragment has this path");
+    Ground { scratch, path, file, bytes }
+}
+
+/// Is the table entry of this sector zero, or behind the end of the file?
+fn is_hole(file: &[u8], sector: usize) -> bool {
+    let at = TABLE_AT + sector * 4;
+    (at..at + 4).all(|at| file.get(at).is_none_or(|&byte| byte == 0))
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    GROUND.with(|cell| {
+        let ground = cell.get_or_init(ground);
+        let mut edited = ground.file.clone();
+        Input::new(bytes).edit(&mut edited);
+        fs::write(&ground.path, &edited).expect("the scratch directory can be written");
+        let mut store = open(ground.scratch.path());
+        for sector in 0..SECTORS as usize {
+            let mut buf = [0; SECTOR_BYTES as usize];
+            let at = sector * SECTOR_BYTES as usize;
+            if let Ok(outcome) = store.read(key(), at as u64, &mut buf, ReadMode::Blocking) {
+                assert!(outcome != ReadOutcome::WouldBlock, "a blocking read blocks");
+                // A file that shrank to nothing was never made, as far as its store can tell.
+                let is_hole = outcome == ReadOutcome::Absent || is_hole(&edited, sector);
+                let right =
+                    if is_hole { buf.iter().all(|&byte| byte == 0) } else { buf == ground.bytes[at..at + buf.len()] };
+                assert!(right, "bytes that were never written, without an error");
+            }
+        }
+        let _ = store.stat(key());
+        if let Ok(Some(file)) = store.get(key()) {
+            let _ = file.data_extents(0, 64);
+        }
+    });
+});

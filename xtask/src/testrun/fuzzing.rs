@@ -1,0 +1,40 @@
+//! Every fuzz target for a while, two at a time, after the planted fault was found.
+
+use super::report::Report;
+use crate::error::{Error, Outcome};
+use crate::exec::Interrupt;
+use crate::fuzz::{Fuzzer, TARGETS};
+use std::time::{Duration, Instant};
+
+/// Runs those that are wanted, each for so many seconds.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(seconds: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let mut fuzzer = None;
+    report.case("fuzz", "the planted fault is found", || {
+        let built = Fuzzer::build(interrupt)?;
+        built.find_canary(interrupt)?;
+        fuzzer = Some(built);
+        Ok(())
+    })?;
+    let Some(fuzzer) = fuzzer else { return Ok(()) };
+    let wanted: Vec<&str> = TARGETS.into_iter().filter(|target| report.wants_test("fuzz", target)).collect();
+    for pair in wanted.chunks(2) {
+        let outcomes: Vec<(Outcome, Duration)> = std::thread::scope(|scope| {
+            let begin = Instant::now();
+            let fuzzer = &fuzzer;
+            let runs: Vec<_> =
+                pair.iter().map(|target| scope.spawn(move || fuzzer.run(target, seconds, interrupt))).collect();
+            let joined = runs.into_iter().map(|run| run.join().expect("a run of a target does not panic"));
+            joined.map(|outcome| (outcome.map(drop), begin.elapsed())).collect()
+        });
+        for (target, (outcome, time)) in pair.iter().zip(outcomes) {
+            if let Err(Error::Interrupted) = outcome {
+                return Err(Error::Interrupted);
+            }
+            report.record("fuzz", target, outcome, time);
+        }
+    }
+    Ok(())
+}
