@@ -1,7 +1,7 @@
 //! The handle of a connection, and the state that it shares with its worker.
 //!
 //! Contract: a [`Connection`] may be used from any thread. What it sends is queued under the connection's own lock, held
-//! for a few instructions, and its worker is told once per loop turn: from the worker's own thread that is a push to a
+//! for a few instructions, and a worker is told once per loop turn: from the thread of one that serves it, a push to a
 //! local list, from others a lock-free queue and, if the worker sleeps, an eventfd. Order of sending is the order in
 //! which [`Connection::send`] and [`Connection::call`] are called, whether or not the sender has to wait.
 
@@ -18,14 +18,16 @@ use bytes::Bytes;
 use slab::Slab;
 
 use crate::frame::{FLAG_REPLY, Message, RESERVED_KINDS, ReplyTo, check_lengths};
+use crate::reactor::Causes;
+use crate::runtime::Handle;
 use crate::service::{CallError, CloseReason, ConnState, SessionConfig};
 use crate::session::{Session, cost};
 use crate::sync::{ContentionGuard, ContentionMutex, LockStats};
-use crate::worker::WorkerShared;
+use crate::worker::Worker;
 
 /// Bits of the flags that callers may use.
 pub(crate) const USER_FLAGS: u32 = 0xffff;
-/// Slot of a connection that its worker has not taken over yet.
+/// Slot on a worker that has no seat.
 const NO_SLOT: usize = usize::MAX;
 
 #[derive(Debug)]
@@ -186,13 +188,27 @@ fn call_id(key: usize, generation: u32) -> u64 {
 pub(crate) struct Shared {
     id: u64,
     peer: SocketAddr,
-    worker: Arc<WorkerShared>,
-    slot: AtomicUsize,
-    /// The worker knows already that there is something to send.
+    handle: Handle,
+    /// The worker that is told when no other is nearer.
+    home: AtomicUsize,
+    /// By worker: where it has its seat.
+    slots: Box<[AtomicUsize]>,
+    /// A worker knows already that there is something to send.
     dirty: AtomicBool,
+    /// Messages on their way to other workers, see [`Connection::hand_over`].
+    handed: AtomicUsize,
     state: AtomicU8,
     config: SessionConfig,
     core: ContentionMutex<Core>,
+}
+
+/// A message on its way to another worker.
+struct Handed(Arc<Shared>);
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        self.0.handed.fetch_sub(1, AcqRel);
+    }
 }
 
 /// One end of a session with a peer. Clones are the same connection. Dropping all of them does not close it.
@@ -202,7 +218,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, peer: SocketAddr, worker: Arc<WorkerShared>, config: SessionConfig) -> Connection {
+    pub(crate) fn new(handle: Handle, home: usize, peer: SocketAddr, config: SessionConfig) -> Connection {
+        assert!(home < handle.workers(), "worker {home} of {} does not exist", handle.workers());
         let core = Core {
             session: Session::default(),
             config,
@@ -216,13 +233,15 @@ impl Connection {
             close_wanted: None,
             closed: false,
         };
-        let core = ContentionMutex::new(&worker.locks, "connection", core);
+        let core = ContentionMutex::new(handle.locks(), "connection", core);
         let shared = Shared {
-            id,
+            id: handle.next_id(),
             peer,
-            worker,
-            slot: AtomicUsize::new(NO_SLOT),
+            home: AtomicUsize::new(home),
+            slots: (0..handle.workers()).map(|_| AtomicUsize::new(NO_SLOT)).collect(),
+            handle,
             dirty: AtomicBool::new(false),
+            handed: AtomicUsize::new(0),
             state: AtomicU8::new(ConnState::Connecting as u8),
             config,
             core,
@@ -240,9 +259,22 @@ impl Connection {
         self.shared.id
     }
 
-    /// Index of the worker it lives on.
+    /// Index of the worker it lives on; of those that serve it, the one that was placed first.
     pub fn worker(&self) -> usize {
-        self.shared.worker.index
+        self.shared.home.load(Acquire)
+    }
+
+    /// Sends `f` to the worker `to`, which runs it in the order of the messages of this connection: for a message handler
+    /// whose work belongs to one worker, whichever worker reads the messages. To be called by
+    /// [`crate::Service::on_message`] of this connection, which is what gives the order. `f` is dropped if the runtime
+    /// has stopped.
+    pub fn hand_over(&self, worker: &Worker, to: usize, f: impl FnOnce(&Worker) + Send + 'static) {
+        self.shared.handed.fetch_add(1, AcqRel);
+        let handed = Handed(Arc::clone(&self.shared));
+        worker.handle().post_run(to, move |worker| {
+            let _handed = handed;
+            f(worker);
+        });
     }
 
     /// Its state now.
@@ -296,6 +328,12 @@ impl Connection {
         drop(core);
         self.mark_dirty(bytes);
         Call { connection: self.clone(), id, failed: None }
+    }
+
+    /// True if nothing is on its way that [`Connection::hand_over`] sent: a handler on the right worker may then do its
+    /// work at once without overtaking an earlier message.
+    pub fn is_caught_up(&self) -> bool {
+        self.shared.handed.load(Acquire) == 0
     }
 
     /// Answers a request. Does nothing for a one-way message, or if the connection is closed.
@@ -361,9 +399,29 @@ impl Connection {
         self.shared.state.store(state as u8, Release);
     }
 
-    /// The worker has put the connection into `slot` and flushes it next.
-    pub(crate) fn adopt(&self, slot: usize) {
-        self.shared.slot.store(slot, Release);
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.shared.handle
+    }
+
+    /// Says which workers have seats, in which slots, the first one's to be told by default, and which have none any
+    /// more. Whoever marked a seat that went is heard by a run of another one after this.
+    pub(crate) fn set_slots(&self, slots: impl Iterator<Item = (usize, usize)>, gone: impl Iterator<Item = usize>) {
+        gone.for_each(|worker| self.shared.slots[worker].store(NO_SLOT, Release));
+        for (nth, (worker, slot)) in slots.enumerate() {
+            self.shared.slots[worker].store(slot, Release);
+            if nth == 0 {
+                self.shared.home.store(worker, Release);
+            }
+        }
+    }
+
+    /// Asks the home worker to run the connection.
+    pub(crate) fn poke(&self, causes: Causes) {
+        let home = self.worker();
+        let slot = self.shared.slots[home].load(Acquire);
+        if slot != NO_SLOT {
+            self.shared.handle.post_source(home, slot, causes);
+        }
     }
 
     /// To be called before a flush looks at the queue, so that what comes later marks it again.
@@ -371,16 +429,22 @@ impl Connection {
         self.shared.dirty.store(false, Release);
     }
 
-    /// Tells the worker that there is something to do, unless it knows.
+    /// Tells a worker that there is something to do, unless one knows: this one if it has a seat, else the home.
     pub(crate) fn mark_dirty(&self, bytes: usize) {
+        let here = self.shared.handle.this_worker();
         if self.shared.dirty.swap(true, AcqRel) {
-            self.shared.worker.add_dirty_bytes(bytes);
+            if let Some(worker) = here {
+                worker.add_dirty_bytes(bytes);
+            }
             return;
         }
-        let slot = self.shared.slot.load(Acquire);
-        if slot != NO_SLOT {
-            self.shared.worker.mark_dirty(slot, bytes);
+        if let Some(worker) = here {
+            let slot = self.shared.slots[worker.index].load(Acquire);
+            if slot != NO_SLOT {
+                return worker.mark_dirty(slot, bytes);
+            }
         }
+        self.poke(Causes::FLUSH);
     }
 
     /// Ends the connection: nothing is queued any more, and all calls fail.

@@ -23,7 +23,7 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).max(to), Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }

@@ -1,8 +1,9 @@
-//! Drives a connection on its worker: dialling, handshake, frames, keep-alive, reconnecting, closing.
+//! Drives a connection on whichever of its workers runs it: dialling, handshake, frames, keep-alive, reconnecting, closing.
 //!
 //! Contract: what a session is lies in `session`, what bytes mean in `frame` and `handshake`; this module carries
 //! between them and the socket and keeps the time. A fault of TCP or of a frame ends the TCP connection, and only what
-//! no resend could mend ends the session. The worker and other connections are never affected.
+//! no resend could mend ends the session. The worker and other connections are never affected. A driver is in one
+//! `station`, which lets in one worker at a time; what belongs to that worker comes as a [`Cx`].
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,7 +13,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use mio::Interest;
 use mio::net::TcpStream;
 use protocol::ClusterId;
 use socket2::{SockRef, TcpKeepalive};
@@ -20,11 +20,12 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::connection::{Connection, USER_FLAGS};
 use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};
 use crate::handshake::{self, AUTH_NONE, Answer, FEATURES, Hello, Refusal, Resume, Welcome};
-use crate::listener::Listening;
-use crate::reactor::{Cause, Next, Source, token};
+use crate::listener::{self, Listening};
+use crate::reactor::{Causes, Next};
 use crate::runtime::Handle;
 use crate::service::{CloseReason, ConnState, ConnectConfig, PeerInfo, Service, StateEvent};
 use crate::session::Arrival;
+use crate::station::{Cx, Station};
 use crate::wire::{KIND_ACK, KIND_BYE, KIND_PING, KIND_PONG, Wire};
 use crate::worker::Worker;
 
@@ -110,11 +111,9 @@ enum Link {
     Up(Box<Wire>),
 }
 
-/// A connection on its worker.
+/// A connection, apart from the workers that serve it.
 pub(crate) struct Driver {
-    slot: usize,
     connection: Connection,
-    service: Rc<dyn Service>,
     role: Role,
     link: Link,
     last_rx: Instant,
@@ -126,13 +125,16 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    fn new(slot: usize, connection: Connection, service: Rc<dyn Service>, role: Role, now: Instant) -> Driver {
+    fn new(connection: Connection, role: Role, now: Instant) -> Driver {
+        // The connecting side dials at once; the accepting side gets its socket before that time is over.
+        let until = match &role {
+            Role::Connecting(_) => now,
+            Role::Accepting(acceptance) => now + acceptance.listening.config.session.forget_after,
+        };
         Driver {
-            slot,
             connection,
-            service,
             role,
-            link: Link::Waiting { until: now },
+            link: Link::Waiting { until },
             last_rx: now,
             owed_since: None,
             pinged: false,
@@ -141,15 +143,15 @@ impl Driver {
         }
     }
 
-    /// Runs the connection for one cause, and says when it wants to be run again.
-    pub(crate) fn run(&mut self, worker: &Worker, cause: Cause) -> Next {
+    /// Runs the connection, and says when it wants to be run again.
+    pub(crate) fn run(&mut self, cx: &Cx<'_>, causes: Causes) -> Next {
         let now = Instant::now();
         self.connection.clear_dirty();
         if matches!(&self.link, Link::Up(wire) if self.is_paused(wire)) {
             self.last_rx = now; // silence that this side has caused is no sign of death
         }
-        if let Err(fault) = self.advance(worker, cause, now) {
-            self.fail(worker, fault, now);
+        if let Err(fault) = self.advance(cx, causes, now) {
+            self.fail(cx, fault, now);
         }
         if self.finished {
             return Next::Remove;
@@ -161,36 +163,38 @@ impl Driver {
         }
     }
 
-    fn advance(&mut self, worker: &Worker, cause: Cause, now: Instant) -> Result<(), Fault> {
-        self.expire_calls(worker, now);
+    /// Takes notice of readiness, without acting on it.
+    pub(crate) fn note(&mut self, causes: Causes) {
+        if let Link::Up(wire) = &mut self.link {
+            wire.readable |= causes.has(Causes::READABLE | Causes::CLOSED);
+            wire.writable |= causes.has(Causes::WRITABLE);
+            wire.ending |= causes.has(Causes::CLOSED);
+        }
+    }
+
+    fn advance(&mut self, cx: &Cx<'_>, causes: Causes, now: Instant) -> Result<(), Fault> {
+        self.expire_calls(cx, now);
         self.check_close(now)?;
         match &mut self.link {
             Link::Waiting { until } if *until > now => Ok(()),
-            Link::Waiting { .. } => self.waited(worker, now),
+            Link::Waiting { .. } => self.waited(cx, now),
             Link::Dialing { until, .. } | Link::Greeting { until, .. } if *until <= now => {
                 Err(Fault::Lost("the handshake timed out".into()))
             }
-            Link::Dialing { .. } => match cause {
-                Cause::Ready { writable, closed, .. } if writable || closed => self.dialed(worker, now),
-                _ => Ok(()),
-            },
-            Link::Greeting { .. } => self.greet(worker, now),
-            Link::Up(wire) => {
-                if let Cause::Ready { readable, writable, closed } = cause {
-                    wire.readable |= readable || closed;
-                    wire.writable |= writable;
-                    wire.ending |= closed;
-                }
-                self.carry(worker, cause, now)
+            Link::Dialing { .. } if causes.has(Causes::WRITABLE | Causes::CLOSED) => self.dialed(cx, now),
+            Link::Dialing { .. } => Ok(()),
+            Link::Greeting { .. } => self.greet(cx, now),
+            Link::Up(_) => {
+                self.note(causes);
+                self.carry(cx, causes, now)
             }
         }
     }
 
     /// Frames in, frames out.
-    fn carry(&mut self, worker: &Worker, cause: Cause, now: Instant) -> Result<(), Fault> {
-        let reading = matches!(cause, Cause::Requeued | Cause::Ready { .. });
-        if reading {
-            self.receive(worker, now)?;
+    fn carry(&mut self, cx: &Cx<'_>, causes: Causes, now: Instant) -> Result<(), Fault> {
+        if causes.has(Causes::READABLE | Causes::WRITABLE | Causes::CLOSED | Causes::REQUEUED) {
+            self.receive(cx, now)?;
             let core = self.connection.core();
             let due = core.session.ack_due().is_some_and(|at| at <= now) || core.has_held();
             drop(core);
@@ -199,15 +203,14 @@ impl Driver {
                 // At the end of the turn, together with the replies that this turn produces.
                 self.connection.mark_dirty(0);
             }
-            return Ok(());
         }
-        if let Cause::Timer(_) = cause {
-            self.keep_alive(worker, now)?;
+        if causes.has(Causes::TIMER) {
+            self.keep_alive(cx, now)?;
         }
-        self.send(worker, now)
+        if causes.has(Causes::TIMER | Causes::FLUSH) { self.send(cx, now) } else { Ok(()) }
     }
 
-    fn receive(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+    fn receive(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let (mut messages, mut bytes) = (0, 0);
         loop {
             if let Link::Up(wire) = &self.link
@@ -220,7 +223,7 @@ impl Driver {
                 match wire.decode()? {
                     Some(frame) => {
                         messages += 1;
-                        dispatch(worker, &self.connection, &*self.service, wire, frame, now)?;
+                        dispatch(cx, &self.connection, wire, frame, now)?;
                         if let Role::Connecting(connector) = &mut self.role {
                             connector.attempts = 0;
                         }
@@ -238,32 +241,36 @@ impl Driver {
             if !wire.readable || bytes >= BYTES_PER_TURN {
                 return Ok(());
             }
-            let count = wire.read(&mut worker.sources().scratch.borrow_mut())?;
+            let count = wire.read(&mut cx.worker.sources().scratch.borrow_mut())?;
             if count > 0 {
                 bytes += count;
-                worker.counters().bytes_in.add(count as u64);
+                cx.worker.counters().bytes_in.add(count as u64);
+                cx.counters.bytes_in.add(count as u64);
                 self.last_rx = now;
                 self.pinged = false;
             }
         }
     }
 
-    fn send(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+    fn send(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let Link::Up(wire) = &mut self.link else { return Ok(()) };
         loop {
             let mut core = self.connection.core();
-            wire.fill(&mut core, worker.counters());
+            wire.fill(&mut core, cx.worker.counters());
             if core.session.ack_due().is_some_and(|at| at <= now) {
-                wire.push_control(KIND_ACK, &mut core, worker.counters());
+                wire.push_control(KIND_ACK, &mut core, cx.worker.counters());
             }
             let more = core.session.has_unsent();
             let closing = core.close_wanted.clone();
             if closing.is_some() && !more && !core.has_held() && !wire.farewell {
                 wire.farewell = true;
-                wire.push_control(KIND_BYE, &mut core, worker.counters());
+                wire.push_control(KIND_BYE, &mut core, cx.worker.counters());
             }
             drop(core);
-            wire.write(worker.counters())?;
+            let waiting = wire.tx.bytes();
+            let written = wire.write(cx.worker.counters());
+            cx.counters.bytes_out.add((waiting - wire.tx.bytes()) as u64);
+            written?;
             if wire.tx.is_empty() && wire.farewell {
                 return Err(Fault::Close(closing.unwrap_or(CloseReason::Local)));
             }
@@ -284,9 +291,9 @@ impl Driver {
         waiting > self.connection.config().pause_bytes || core.has_held()
     }
 
-    fn expire_calls(&mut self, worker: &Worker, now: Instant) {
+    fn expire_calls(&mut self, cx: &Cx<'_>, now: Instant) {
         let (wakers, expired) = self.connection.core().expire(now);
-        worker.counters().deadlines.add(expired as u64);
+        cx.worker.counters().deadlines.add(expired as u64);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -297,7 +304,7 @@ impl Driver {
         if can_flush && now < until { Ok(()) } else { Err(Fault::Close(reason)) }
     }
 
-    fn keep_alive(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+    fn keep_alive(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let Some(quiet_since) = self.quiet_since() else { return Ok(()) };
         let Link::Up(wire) = &mut self.link else { return Ok(()) };
         let config = self.connection.config();
@@ -306,7 +313,7 @@ impl Driver {
         }
         if now >= quiet_since + config.ping_after && !self.pinged {
             self.pinged = true;
-            wire.push_control(KIND_PING, &mut self.connection.core(), worker.counters());
+            wire.push_control(KIND_PING, &mut self.connection.core(), cx.worker.counters());
         }
         Ok(())
     }
@@ -339,16 +346,9 @@ impl Driver {
 }
 
 /// Hands one frame on.
-fn dispatch(
-    worker: &Worker,
-    connection: &Connection,
-    service: &dyn Service,
-    wire: &mut Wire,
-    frame: Frame,
-    now: Instant,
-) -> Result<(), Fault> {
+fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame, now: Instant) -> Result<(), Fault> {
     let Frame { seq, ack, mut message } = frame;
-    let counters = worker.counters();
+    let counters = cx.worker.counters();
     let mut core = connection.core();
     if message.kind >= RESERVED_KINDS {
         core.session.acknowledge(ack).map_err(Fault::Frame)?;
@@ -373,6 +373,7 @@ fn dispatch(
         return Ok(());
     }
     counters.messages_in.add(1);
+    cx.counters.messages.add(1);
     if message.is_reply() {
         message.flags &= USER_FLAGS;
         let waker = core.complete(message);
@@ -386,9 +387,9 @@ fn dispatch(
         return Ok(());
     }
     drop(core);
-    worker.guard("a message handler", || service.on_message(worker, connection, message)).ok_or(Fault::Panic)
+    cx.worker.guard("a message handler", || cx.service.on_message(cx.worker, connection, message)).ok_or(Fault::Panic)
 }
 
 mod link;
 
-pub(crate) use link::{Accepted, accept};
+pub(crate) use link::Accepted;

@@ -45,15 +45,18 @@ mod connection;
 mod counters;
 mod driver;
 pub mod frame;
+mod gate;
 pub mod handshake;
 mod listener;
 mod locals;
 mod lock;
 mod meter;
+mod placing;
 mod reactor;
 mod runtime;
 mod service;
 mod session;
+mod station;
 pub mod sync;
 mod task;
 pub mod telemetry;
@@ -69,11 +72,13 @@ pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use handshake::Refusal;
 pub use listener::Listener;
+pub use placement::threads::{LcamRule, Mapping, MappingError, MaxEvents, PlacementConfig};
 pub use runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
 pub use service::{
     CallError, CloseReason, ConnState, ConnectConfig, ListenConfig, ListenError, NoService, PeerInfo, Service,
     SessionConfig, StateEvent,
 };
+pub use station::{ConnectionStats, SeatStats};
 pub use task::TaskHandle;
 pub use telemetry::TelemetryReport;
 pub use timer::{Elapsed, Sleep};

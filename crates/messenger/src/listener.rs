@@ -1,7 +1,7 @@
 //! Accepting: a listener, the handshake of accepted sockets, and their way to the worker that will serve them.
 //!
-//! Contract: which worker serves a connection is `placement`'s decision, asked for once the handshake has told the
-//! lane. A session that comes back goes to the worker that has it. Sockets that say nothing are dropped after
+//! Contract: which workers serve a connection is `placement`'s decision, asked for once the handshake has told the
+//! lane. A session that comes back goes to the station that has it. Sockets that say nothing are dropped after
 //! `handshake_max`, and at most [`GREETINGS_MAX`] are in their handshake at once.
 
 use std::collections::HashMap;
@@ -9,21 +9,23 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use mio::Interest;
 use mio::net::{TcpListener, TcpStream};
 use parking_lot::Mutex;
-use placement::threads::{NewConnection, Snapshot, assign};
+use placement::threads::{Mapping, MappingError, NewConnection, PlacementConfig, first_workers};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::driver::{self, Accepted};
 use crate::handshake::{self, HandshakeError, Hello, Refusal};
-use crate::reactor::{Cause, Next, Source, token};
+use crate::placing;
+use crate::reactor::{Causes, Next, Source, token};
 use crate::runtime::Handle;
 use crate::service::{ListenConfig, ListenError, Service};
+use crate::station::{ConnectionStats, Station};
 use crate::worker::Worker;
 
 /// Sockets in their handshake at once, per listener.
@@ -39,10 +41,41 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Listening {
     pub(crate) id: u64,
     pub(crate) config: ListenConfig,
-    /// Which worker has a session, by cookie.
-    pub(crate) sessions: Mutex<HashMap<u128, usize>>,
+    /// Sessions by cookie.
+    sessions: Mutex<HashMap<u128, Arc<Station>>>,
+    placement: Mutex<PlacementConfig>,
+    /// Counts the placements that were set, and the end of the listener; a placement task serves one of them.
+    pub(crate) generation: AtomicU64,
+    /// Held while seats are assigned, so that what an earlier placement decided is not assigned after a later one.
+    pub(crate) placing: Mutex<()>,
     assigned: AtomicU64,
     greetings: AtomicUsize,
+}
+
+impl Listening {
+    /// How connections are placed now.
+    pub(crate) fn placement(&self) -> PlacementConfig {
+        *self.placement.lock()
+    }
+
+    /// All sessions, in the order in which they began.
+    pub(crate) fn stations(&self) -> Vec<Arc<Station>> {
+        let mut stations: Vec<_> = self.sessions.lock().values().cloned().collect();
+        stations.sort_by_key(|station| station.connection.id());
+        stations
+    }
+
+    /// A session has ended.
+    pub(crate) fn forget(&self, cookie: u128, station: &Arc<Station>) {
+        let mut sessions = self.sessions.lock();
+        let gone = if sessions.get(&cookie).is_some_and(|known| Arc::ptr_eq(known, station)) {
+            sessions.remove(&cookie)
+        } else {
+            None
+        };
+        drop(sessions);
+        drop(gone);
+    }
 }
 
 /// A listener. Dropping it stops it, as [`Listener::stop`] does.
@@ -65,12 +98,43 @@ impl Listener {
         self.listening.sessions.lock().len()
     }
 
+    /// How its connections are mapped to workers.
+    pub fn placement(&self) -> PlacementConfig {
+        self.listening.placement()
+    }
+
+    /// Maps its connections to workers in another way, at once, the ones that it has included. No message is lost, and
+    /// none overtakes another. Seats move a moment later, without anyone waiting.
+    ///
+    /// # Errors
+    /// [`MappingError`] if a setting is out of range; nothing changes then.
+    pub fn set_placement(&self, config: PlacementConfig) -> Result<(), MappingError> {
+        config.check()?;
+        let _placing = self.listening.placing.lock();
+        *self.listening.placement.lock() = config;
+        let generation = self.listening.generation.fetch_add(1, AcqRel) + 1;
+        placing::switch(&self.listening, &self.handle, &config);
+        self.start_placing(generation);
+        Ok(())
+    }
+
+    /// Its connections, in the order in which they began, and what each worker does on them.
+    pub fn connections(&self) -> Vec<ConnectionStats> {
+        self.listening.stations().iter().map(|station| station.stats()).collect()
+    }
+
+    fn start_placing(&self, generation: u64) {
+        let listening = Arc::clone(&self.listening);
+        self.handle.post_run(self.listening.config.worker, move |worker| placing::start(worker, listening, generation));
+    }
+
     /// Stops accepting and closes the socket. Sessions go on, but cannot resume once they lose TCP.
     pub fn stop(self) {}
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        self.listening.generation.fetch_add(1, AcqRel);
         let slot = Arc::clone(&self.slot);
         self.handle.post_run(self.listening.config.worker, move |worker| {
             if let Some(slot) = slot.lock().take() {
@@ -102,7 +166,7 @@ impl Handle {
     where
         F: Fn(&Worker) -> Rc<dyn Service> + Send + Sync + 'static,
     {
-        config.mapping.check_available()?;
+        config.placement.check()?;
         if config.worker >= self.workers() {
             return Err(ListenError::NoWorker(config.worker));
         }
@@ -115,8 +179,11 @@ impl Handle {
         let accepting = config.worker;
         let listening = Arc::new(Listening {
             id: self.next_id(),
+            placement: Mutex::new(config.placement),
             config,
             sessions: Mutex::default(),
+            generation: AtomicU64::new(0),
+            placing: Mutex::default(),
             assigned: AtomicU64::new(0),
             greetings: AtomicUsize::new(0),
         });
@@ -142,6 +209,7 @@ impl Handle {
                 _ => Next::Remove,
             });
         });
+        listener.start_placing(0);
         if posted { Ok(listener) } else { Err(ListenError::Stopped) }
     }
 }
@@ -235,10 +303,8 @@ impl Greeting {
         }
     }
 
-    pub(crate) fn run(&mut self, worker: &Worker, cause: Cause) -> Next {
-        if let Cause::Timer(now) = cause
-            && now >= self.until
-        {
+    pub(crate) fn run(&mut self, worker: &Worker, causes: Causes) -> Next {
+        if causes.has(Causes::TIMER) && Instant::now() >= self.until {
             return self.drop_it(worker, "it said nothing in time");
         }
         let Some(stream) = &mut self.stream else { return Next::Remove };
@@ -279,7 +345,7 @@ impl Greeting {
         Next::Remove
     }
 
-    /// The handshake is complete: the socket moves to the worker that serves it.
+    /// The handshake is complete: the socket moves to the workers that serve it.
     fn welcome(&mut self, worker: &Worker, hello: Hello) -> Next {
         if let Err(refusal) = handshake::check_hello(&hello, self.listening.config.cluster) {
             return self.refuse(worker, refusal);
@@ -287,10 +353,6 @@ impl Greeting {
         if worker.is_shutting_down() {
             return self.refuse(worker, Refusal::Busy);
         }
-        let target = match self.place(worker, &hello) {
-            Some(target) => target,
-            None => return self.refuse(worker, Refusal::Busy),
-        };
         let Some(mut stream) = self.stream.take() else { return Next::Remove };
         if let Err(error) = worker.registry().deregister(&mut stream) {
             return self.drop_it(worker, &error.to_string());
@@ -302,26 +364,47 @@ impl Greeting {
             hello,
             rest: std::mem::take(&mut self.buf),
         };
-        worker.handle().post_run(target, move |worker| driver::accept(worker, accepted));
+        admit(worker, accepted);
         Next::Remove
     }
+}
 
-    fn place(&self, worker: &Worker, hello: &Hello) -> Option<usize> {
-        let mut sessions = self.listening.sessions.lock();
-        if let Some(known) = sessions.get(&hello.cookie) {
-            return Some(*known);
-        }
-        let snapshot = Snapshot { workers: worker.handle().workers(), assigned: self.listening.assigned.load(Relaxed) };
-        match assign(self.listening.config.mapping, &snapshot, &NewConnection { lane: hello.lane }) {
-            Ok(index) => {
-                self.listening.assigned.fetch_add(1, Relaxed);
-                sessions.insert(hello.cookie, index.0);
-                Some(index.0)
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot assign a connection");
-                None
-            }
-        }
-    }
+/// Brings a socket to its session: the one it belongs to, if that can go on, or a new one on the workers that
+/// `placement` says.
+pub(crate) fn admit(worker: &Worker, accepted: Accepted) {
+    let (handle, listening) = (worker.handle(), Arc::clone(&accepted.listening));
+    let mut sessions = listening.sessions.lock();
+    let known = sessions.get(&accepted.hello.cookie).cloned();
+    let accepted = match known {
+        None => accepted,
+        Some(station) => match station.offer(accepted) {
+            Ok(()) => return,
+            Err(accepted) => accepted,
+        },
+    };
+    let mapping = listening.placement().mapping;
+    let before = listening.assigned.fetch_add(1, Relaxed);
+    let connection = NewConnection { lane: accepted.hello.lane, before };
+    let target: Vec<usize> = match first_workers(mapping, handle.workers(), connection) {
+        Ok(workers) => workers.into_iter().map(|worker| worker.0).collect(),
+        Err(error) => return tracing::error!(peer = %accepted.peer, %error, "connection dropped"),
+    };
+    let home = target[0];
+    let station = Station::accepting(handle, &accepted, target, mapping == Mapping::Handoff);
+    sessions.insert(accepted.hello.cookie, Arc::clone(&station));
+    drop(sessions);
+    handle.post_run(home, move |worker| begin(worker, station, accepted));
+}
+
+/// A session begins, on its first worker.
+fn begin(worker: &Worker, station: Arc<Station>, accepted: Accepted) {
+    let Some(service) = worker.sources().service(accepted.listening.id) else {
+        tracing::warn!(peer = %accepted.peer, "connection dropped, its listener has no service");
+        accepted.listening.forget(accepted.hello.cookie, &station);
+        return;
+    };
+    worker.counters().connections_opened.add(1);
+    let (name, lane) = (&accepted.hello.name, accepted.hello.lane);
+    tracing::debug!(peer = %accepted.peer, name, lane, worker = worker.index(), "session begins");
+    station.begin(worker, service, Some(accepted));
 }

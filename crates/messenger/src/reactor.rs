@@ -1,4 +1,4 @@
-//! What a worker's reactor watches: listeners, sockets in their handshake, connections.
+//! What a worker's reactor watches: listeners, sockets in their handshake, seats at connections.
 //!
 //! Contract: a source is taken out of its slot while it runs, so that the code of the crate's users, called from it, may
 //! add sources and mark others for flushing. Readiness is edge-triggered: a source drains its socket, or asks to be run
@@ -8,32 +8,68 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use mio::Token;
 use mio::event::Event;
 use slab::Slab;
 
-use crate::driver::Driver;
 use crate::listener::{Acceptor, Greeting};
-use crate::service::{CloseReason, Service};
+use crate::service::Service;
+use crate::station::Seat;
 use crate::worker::Worker;
 
 /// Bytes read from a socket at once, besides data segments that go straight to their buffer. Small, because what is
 /// read here of a large data segment is copied once more.
 pub(crate) const SCRATCH_BYTES: usize = 32 << 10;
 
-/// Why a source is run.
+/// Why a source is run: one or more reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// Its socket is ready.
-    Ready { readable: bool, writable: bool, closed: bool },
-    /// It asked to go on in this turn.
-    Requeued,
+pub(crate) struct Causes(u32);
+
+impl Causes {
+    pub(crate) const NONE: Causes = Causes(0);
+    /// The socket may have bytes.
+    pub(crate) const READABLE: Causes = Causes(1);
+    /// The socket may have room.
+    pub(crate) const WRITABLE: Causes = Causes(1 << 1);
+    /// The peer has ended its direction, or the socket failed.
+    pub(crate) const CLOSED: Causes = Causes(1 << 2);
+    /// The source asked to go on in this turn.
+    pub(crate) const REQUEUED: Causes = Causes(1 << 3);
     /// Its timer is due.
-    Timer(Instant),
+    pub(crate) const TIMER: Causes = Causes(1 << 4);
     /// There may be something to send.
-    Flush,
+    pub(crate) const FLUSH: Causes = Causes(1 << 5);
+    /// Whatever there may be to do, short of an end that nobody has seen.
+    pub(crate) const ALL: Causes = Causes(0b11_1011);
+
+    /// True if at least one of these reasons is there.
+    pub(crate) fn has(self, reasons: Causes) -> bool {
+        self.0 & reasons.0 != 0
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u32) -> Causes {
+        Causes(bits)
+    }
+
+    fn when(self, so: bool) -> Causes {
+        if so { self } else { Causes::NONE }
+    }
+}
+
+impl std::ops::BitOr for Causes {
+    type Output = Causes;
+
+    fn bitor(self, other: Causes) -> Causes {
+        Causes(self.0 | other.0)
+    }
 }
 
 /// What becomes of a source after it ran.
@@ -51,7 +87,7 @@ pub(crate) enum Next {
 pub(crate) enum Source {
     Listener(Acceptor),
     Greeting(Greeting),
-    Connection(Box<Driver>),
+    Connection(Box<Seat>),
 }
 
 struct Slot {
@@ -70,8 +106,6 @@ pub(crate) struct Sources {
     requeued: RefCell<Vec<usize>>,
     /// Services of listeners, by the listener's number.
     pub(crate) services: RefCell<HashMap<u64, Rc<dyn Service>>>,
-    /// Slots of accepted sessions, by listener and cookie.
-    pub(crate) sessions: RefCell<HashMap<(u64, u128), usize>>,
     /// Bytes just read; initialised once, so that reading into it needs no zeroing.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
@@ -83,7 +117,6 @@ impl Default for Sources {
             timers: RefCell::default(),
             requeued: RefCell::default(),
             services: RefCell::default(),
-            sessions: RefCell::default(),
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
         }
     }
@@ -148,25 +181,41 @@ impl Sources {
         }
     }
 
-    fn run(&self, worker: &Worker, slot: usize, cause: Cause) {
+    /// The service that a listener has here.
+    pub(crate) fn service(&self, listener: u64) -> Option<Rc<dyn Service>> {
+        self.services.borrow().get(&listener).cloned()
+    }
+
+    /// Removes the seat with this mark, unless the slot is another's by now.
+    pub(crate) fn remove_seat(&self, slot: usize, gone: &Arc<AtomicBool>) {
+        let slots = self.slots.borrow();
+        let found = slots.get(slot).and_then(|entry| entry.source.as_ref());
+        let is_it = matches!(found, Some(Source::Connection(seat)) if seat.is(gone));
+        drop(slots);
+        if is_it {
+            drop(self.remove(slot));
+        }
+    }
+
+    /// Runs the source in `slot`, if there is one.
+    pub(crate) fn run(&self, worker: &Worker, slot: usize, causes: Causes) {
         self.with(worker, slot, |source, worker| match source {
             Source::Listener(acceptor) => acceptor.run(worker),
-            Source::Greeting(greeting) => greeting.run(worker, cause),
-            Source::Connection(driver) => driver.run(worker, cause),
+            Source::Greeting(greeting) => greeting.run(worker, causes),
+            Source::Connection(seat) => seat.run(worker, causes),
         });
     }
 
     pub(crate) fn ready(&self, worker: &Worker, event: &Event) {
-        let cause = Cause::Ready {
-            readable: event.is_readable() || event.is_error(),
-            writable: event.is_writable() || event.is_error(),
-            closed: event.is_read_closed() || event.is_error(),
-        };
-        self.run(worker, event.token().0 - 1, cause);
+        let failed = event.is_error();
+        let causes = Causes::READABLE.when(event.is_readable() || failed)
+            | Causes::WRITABLE.when(event.is_writable() || failed)
+            | Causes::CLOSED.when(event.is_read_closed() || failed);
+        self.run(worker, event.token().0 - 1, causes);
     }
 
     pub(crate) fn flush(&self, worker: &Worker, slot: usize) {
-        self.run(worker, slot, Cause::Flush);
+        self.run(worker, slot, Causes::FLUSH);
     }
 
     pub(crate) fn has_requeued(&self) -> bool {
@@ -179,7 +228,7 @@ impl Sources {
             if let Some(entry) = self.slots.borrow_mut().get_mut(slot) {
                 entry.requeued = false;
             }
-            self.run(worker, slot, Cause::Requeued);
+            self.run(worker, slot, Causes::REQUEUED);
             worker.flush_if_much();
         }
     }
@@ -206,7 +255,7 @@ impl Sources {
                 valid
             });
             if valid {
-                self.run(worker, slot, Cause::Timer(now));
+                self.run(worker, slot, Causes::TIMER);
             }
         }
     }
@@ -220,7 +269,7 @@ impl Sources {
         for slot in self.all_slots() {
             self.with(worker, slot, |source, worker| match source {
                 Source::Listener(_) | Source::Greeting(_) => Next::Remove,
-                Source::Connection(driver) => driver.begin_shutdown(worker),
+                Source::Connection(seat) => seat.begin_shutdown(worker),
             });
         }
     }
@@ -228,7 +277,7 @@ impl Sources {
     /// True once no connection has anything left to send.
     pub(crate) fn is_drained(&self) -> bool {
         self.slots.borrow().iter().all(|(_, slot)| match &slot.source {
-            Some(Source::Connection(driver)) => driver.is_drained(),
+            Some(Source::Connection(seat)) => seat.is_drained(),
             _ => true,
         })
     }
@@ -237,8 +286,8 @@ impl Sources {
     pub(crate) fn close_all(&self, worker: &Worker) {
         for slot in self.all_slots() {
             self.with(worker, slot, |source, worker| {
-                if let Source::Connection(driver) = source {
-                    driver.finish(worker, &CloseReason::Shutdown);
+                if let Source::Connection(seat) = source {
+                    seat.close(worker);
                 }
                 Next::Remove
             });
@@ -249,6 +298,5 @@ impl Sources {
     pub(crate) fn clear(&self) {
         let services = std::mem::take(&mut *self.services.borrow_mut());
         drop(services);
-        self.sessions.borrow_mut().clear();
     }
 }

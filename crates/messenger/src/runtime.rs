@@ -5,14 +5,17 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use placement::threads::MaxEvents;
 
 use crate::blocking::BlockingPool;
 use crate::buffer::{PoolConfig, Pools};
 use crate::channel::{Gone, block_on, oneshot};
 use crate::lock::{ContentionMutex, LockTable};
+use crate::reactor::Causes;
 use crate::telemetry::TelemetryReport;
 use crate::worker::{Command, Worker, WorkerShared, thread_main};
 
@@ -34,6 +37,9 @@ pub struct RuntimeConfig {
     pub drain_max: Duration,
     /// Count and time what costs something: locks, time and CPU of workers. Off only to measure what it costs.
     pub telemetry: bool,
+    /// How many readiness events a worker takes at once, besides the one that other threads wake it by. With
+    /// [`MaxEvents::Auto`], the default, it follows the connections of the runtime as they come and go.
+    pub max_events: MaxEvents,
 }
 
 impl RuntimeConfig {
@@ -46,6 +52,7 @@ impl RuntimeConfig {
             pools: PoolConfig::default(),
             drain_max: Duration::from_secs(1),
             telemetry: true,
+            max_events: MaxEvents::default(),
         }
     }
 }
@@ -75,6 +82,8 @@ struct Shared {
     began: Instant,
     next_id: AtomicU64,
     shutting_down: AtomicBool,
+    /// Connections that exist, of both sides.
+    connections: AtomicUsize,
 }
 
 /// Reaches the workers of a runtime from any thread.
@@ -187,6 +196,31 @@ impl Handle {
         &self.shared.workers[worker]
     }
 
+    /// Asks a worker to run a source.
+    pub(crate) fn post_source(&self, worker: usize, slot: usize, causes: Causes) {
+        self.worker_shared(worker).post(Command::Source(slot, causes));
+    }
+
+    /// The worker of this runtime that this thread is.
+    pub(crate) fn this_worker(&self) -> Option<&WorkerShared> {
+        let worker = self.shared.workers.get(WorkerShared::index_of_this_thread()?)?;
+        worker.is_this_thread().then_some(&**worker)
+    }
+
+    /// A connection has come, or gone.
+    pub(crate) fn connection_came(&self) {
+        self.shared.connections.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn connection_went(&self) {
+        self.shared.connections.fetch_sub(1, Relaxed);
+    }
+
+    /// Events that a worker takes at once now, the eventfd's included.
+    pub(crate) fn events_max(&self) -> usize {
+        1 + self.config().max_events.limit(self.shared.connections.load(Relaxed), self.workers())
+    }
+
     pub(crate) fn blocking_pool(&self) -> &BlockingPool {
         &self.shared.blocking
     }
@@ -226,8 +260,8 @@ impl Runtime {
             let start = |source| RuntimeError::Start { index, source };
             let reactor = mio::Poll::new().map_err(start)?;
             let registry = reactor.registry().try_clone().map_err(start)?;
-            workers.push(Arc::new(WorkerShared::new(index, &registry, locks.clone()).map_err(start)?));
-            reactors.push((reactor, registry));
+            workers.push(Arc::new(WorkerShared::new(index, registry).map_err(start)?));
+            reactors.push(reactor);
         }
         let shared = Shared {
             blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max, &locks),
@@ -236,17 +270,18 @@ impl Runtime {
             workers,
             next_id: AtomicU64::new(1),
             shutting_down: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
             config,
             locks,
         };
         let threads = ContentionMutex::new(&shared.locks, "runtime threads", Vec::new());
         let runtime = Runtime { handle: Handle { shared: Arc::new(shared) }, threads };
-        for (index, (reactor, registry)) in reactors.into_iter().enumerate() {
+        for (index, reactor) in reactors.into_iter().enumerate() {
             let shared = Arc::clone(runtime.handle.worker_shared(index));
             let handle = runtime.handle();
             let thread = std::thread::Builder::new()
                 .name(format!("{}-{index}", runtime.handle.config().name))
-                .spawn(move || thread_main(shared, handle, registry, reactor))
+                .spawn(move || thread_main(shared, handle, reactor))
                 .map_err(|source| RuntimeError::Start { index, source })?;
             runtime.threads.lock().push(thread);
         }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use placement::threads::{Mapping, MappingError};
+use placement::threads::{MappingError, PlacementConfig};
 use protocol::ClusterId;
 
 use crate::connection::Connection;
@@ -199,8 +199,8 @@ pub struct ListenConfig {
     pub addr: SocketAddr,
     /// The cluster this side belongs to; zero takes clients of any.
     pub cluster: ClusterId,
-    /// How connections are mapped to workers.
-    pub mapping: Mapping,
+    /// How connections are mapped to workers, at first; see [`crate::Listener::set_placement`].
+    pub placement: PlacementConfig,
     /// Name of this side, for the peer's logs.
     pub name: String,
     /// Worker that accepts and greets.
@@ -215,7 +215,7 @@ impl ListenConfig {
         ListenConfig {
             addr,
             cluster,
-            mapping: Mapping::default(),
+            placement: PlacementConfig::default(),
             name: name.into(),
             worker: 0,
             session: SessionConfig::default(),

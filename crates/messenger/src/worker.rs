@@ -22,17 +22,14 @@ use crate::blocking::JobFailed;
 use crate::buffer::Pool;
 use crate::counters::{WorkerCounters, WorkerStats};
 use crate::locals::Locals;
-use crate::lock::LockTable;
 use crate::meter::{Meter, WorkerTime};
-use crate::reactor::Sources;
+use crate::reactor::{Causes, Sources};
 use crate::runtime::Handle;
 use crate::task::{TaskHandle, Tasks};
 use crate::timer::{Elapsed, Sleep, Timers};
 
 /// Token of the eventfd; sources count from 1.
 pub(crate) const WAKE_TOKEN: Token = Token(0);
-/// Readiness events taken per poll.
-const EVENTS_MAX: usize = 256;
 /// Tasks polled before the loop looks at sockets again.
 const TASKS_PER_TURN: usize = 256;
 /// Bytes queued on connections that cause a flush before the turn ends: a socket buffer's worth.
@@ -44,8 +41,8 @@ pub(crate) enum Command {
     Run(Box<dyn FnOnce(&Worker) + Send>),
     /// Polls a task.
     Wake(usize),
-    /// Sends what a connection has queued.
-    Flush(usize),
+    /// Runs a source.
+    Source(usize, Causes),
     /// Flushes, then ends the loop at the time given at the latest.
     Shutdown(Instant),
 }
@@ -66,19 +63,20 @@ pub(crate) struct WorkerShared {
     pub(crate) index: usize,
     pub(crate) counters: WorkerCounters,
     time: WorkerTime,
-    /// Lists the locks of the connections that live here.
-    pub(crate) locks: LockTable,
     queue: SegQueue<Command>,
     /// In front of the eventfd: set only while the worker is in, or about to enter, a poll that may wait.
     asleep: AtomicBool,
     closed: AtomicBool,
     waker: mio::Waker,
     wakeups: AtomicU64,
+    /// The worker's epoll set, for sockets that more than one worker serves.
+    registry: Registry,
 }
 
 /// Queues of the worker that runs on this thread, so that its own wake-ups and sends touch no shared memory.
 struct Local {
     owner: Cell<usize>,
+    index: Cell<usize>,
     ready: RefCell<VecDeque<usize>>,
     dirty: RefCell<Vec<usize>>,
     dirty_bytes: Cell<usize>,
@@ -88,6 +86,7 @@ thread_local! {
     static LOCAL: Local = const {
         Local {
             owner: Cell::new(0),
+            index: Cell::new(0),
             ready: RefCell::new(VecDeque::new()),
             dirty: RefCell::new(Vec::new()),
             dirty_bytes: Cell::new(0),
@@ -96,17 +95,17 @@ thread_local! {
 }
 
 impl WorkerShared {
-    pub(crate) fn new(index: usize, registry: &Registry, locks: LockTable) -> std::io::Result<WorkerShared> {
+    pub(crate) fn new(index: usize, registry: Registry) -> std::io::Result<WorkerShared> {
         Ok(WorkerShared {
             index,
             counters: WorkerCounters::default(),
             time: WorkerTime::new(Instant::now()),
-            locks,
             queue: SegQueue::new(),
             asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            waker: mio::Waker::new(registry, WAKE_TOKEN)?,
+            waker: mio::Waker::new(&registry, WAKE_TOKEN)?,
             wakeups: AtomicU64::new(0),
+            registry,
         })
     }
 
@@ -141,15 +140,26 @@ impl WorkerShared {
         }
     }
 
-    /// Says that the connection in `slot` has `bytes` more to send.
+    /// Says, on the worker itself, that the connection in `slot` has `bytes` more to send.
     pub(crate) fn mark_dirty(&self, slot: usize, bytes: usize) {
-        let local = self.with_local(|local| {
+        self.with_local(|local| {
             local.dirty.borrow_mut().push(slot);
             local.dirty_bytes.set(local.dirty_bytes.get() + bytes);
         });
-        if local.is_none() {
-            self.post(Command::Flush(slot));
-        }
+    }
+
+    /// Which worker of its runtime this thread may be, if it is any; to be compared with the one of that number.
+    pub(crate) fn index_of_this_thread() -> Option<usize> {
+        LOCAL.try_with(|local| (local.owner.get() != 0).then(|| local.index.get())).ok().flatten()
+    }
+
+    /// True if this thread is the worker.
+    pub(crate) fn is_this_thread(&self) -> bool {
+        self.with_local(|_| ()).is_some()
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Counts bytes queued on a connection that is marked already.
@@ -174,7 +184,6 @@ pub struct Worker {
 struct Inner {
     shared: Arc<WorkerShared>,
     handle: Handle,
-    registry: Registry,
     tasks: RefCell<Tasks>,
     timers: RefCell<Timers>,
     sources: Sources,
@@ -282,16 +291,12 @@ impl Worker {
         self.inner.locals.take()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<WorkerShared> {
-        &self.inner.shared
-    }
-
     pub(crate) fn counters(&self) -> &WorkerCounters {
         &self.inner.shared.counters
     }
 
     pub(crate) fn registry(&self) -> &Registry {
-        &self.inner.registry
+        self.inner.shared.registry()
     }
 
     pub(crate) fn tasks(&self) -> &RefCell<Tasks> {
@@ -365,7 +370,7 @@ impl Worker {
                     self.guard("a function sent to a worker", || f(self));
                 }
                 Command::Wake(slot) => self.inner.shared.wake_task(slot),
-                Command::Flush(slot) => self.inner.sources.flush(self, slot),
+                Command::Source(slot, causes) => self.inner.sources.run(self, slot, causes),
                 Command::Shutdown(at) => {
                     self.inner.shutdown_at.set(Some(at));
                     self.inner.sources.begin_shutdown(self);
@@ -457,7 +462,7 @@ impl Worker {
     }
 
     fn run(&self, reactor: &mut Reactor) {
-        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut events = Events::with_capacity(self.inner.handle.events_max());
         let mut woken = Vec::new();
         loop {
             self.run_commands();
@@ -473,6 +478,10 @@ impl Worker {
                 && (Instant::now() >= at || self.inner.sources.is_drained())
             {
                 return;
+            }
+            let events_max = self.inner.handle.events_max();
+            if events.capacity() != events_max {
+                events = Events::with_capacity(events_max);
             }
             self.poll_reactor(reactor, &mut events);
         }
@@ -515,13 +524,15 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// The body of a worker's thread.
-pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, registry: Registry, mut reactor: Reactor) {
-    LOCAL.with(|local| local.owner.set(Arc::as_ptr(&shared).addr()));
+pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, mut reactor: Reactor) {
+    LOCAL.with(|local| {
+        local.owner.set(Arc::as_ptr(&shared).addr());
+        local.index.set(shared.index);
+    });
     let meter = Meter::new(handle.config().telemetry, &shared.time, Instant::now());
     let inner = Inner {
         shared,
         handle,
-        registry,
         tasks: RefCell::default(),
         timers: RefCell::default(),
         sources: Sources::default(),

@@ -79,8 +79,7 @@ fn many_connections_spread_over_workers_by_lane() {
     let (server, client) = (runtime("server", 3), runtime("client", 2));
     let (log, nothing) = (Arc::new(Log::default()), Arc::new(Log::default()));
     let listener = listen(&server.handle(), &log);
-    let round_robin =
-        listen_with(&server.handle(), &log, |config| config.mapping = placement::threads::Mapping::RoundRobin);
+    let round_robin = listen_with(&server.handle(), &log, |config| config.placement.mapping = Mapping::RoundRobin);
     let connect = |listener: &Listener, lane: u16| {
         let config = ConnectConfig { lane, ..ConnectConfig::new(listener.local_addr(), CLUSTER, format!("c{lane}")) };
         let factory = TestService::factory(&nothing);
@@ -269,8 +268,10 @@ fn listening_fails_with_a_reason() {
     let error = runtime.handle().listen(again.clone(), TestService::factory(&log)).expect_err("taken");
     assert!(matches!(error, ListenError::AddrInUse(addr) if addr == listener.local_addr()));
     assert!(error.to_string().contains("configure another port"));
-    let later = ListenConfig { mapping: placement::threads::Mapping::Lcam, ..again.clone() };
-    assert!(matches!(runtime.handle().listen(later, TestService::factory(&log)), Err(ListenError::Mapping(_))));
+    let mut never = again.clone();
+    never.placement.interval = Duration::ZERO;
+    let error = runtime.handle().listen(never, TestService::factory(&log)).expect_err("no interval");
+    assert!(matches!(error, ListenError::Mapping(MappingError::Interval(_))));
     listener.stop();
     let mut result = runtime.handle().listen(again.clone(), TestService::factory(&log));
     wait_until("the port is free", || {

@@ -5,11 +5,13 @@
 
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
-use placement::threads::Mapping;
+use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::monitor::{ObjectStore, PathCut};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 /// A part of the cluster that a process can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
@@ -78,8 +80,22 @@ settings! {
     osd_op_threads: u16, "TREFOIL_OSD_OP_THREADS";
     /// Most threads for blocking disk I/O of a storage daemon, 1 to 64 [default: 16]
     osd_disk_threads: u16, "TREFOIL_OSD_DISK_THREADS";
-    /// Which worker serves a connection: core-affine or round-robin [default: core-affine]
+    /// Messenger workers of a storage daemon, osd_op_threads to 256: the first ones are its cores, the others read and
+    /// write sockets for them [default: osd_op_threads]
+    ms_workers: u16, "TREFOIL_MS_WORKERS";
+    /// Which workers serve a connection of a storage daemon: round-robin, traffic-aware, shared, lcam, handoff or
+    /// core-affine [default: core-affine]
     ms_mapping: String, "TREFOIL_MS_MAPPING";
+    /// Time between adjustments under traffic-aware and lcam, in milliseconds, 1 to 3600000 [default: 3000]
+    ms_placement_interval_ms: u64, "TREFOIL_MS_PLACEMENT_INTERVAL_MS";
+    /// Under lcam, share of that interval that a connection's workers may spend waiting for its lock, above 0 and up to
+    /// 1 [default: 0.1]
+    ms_lock_threshold: f64, "TREFOIL_MS_LOCK_THRESHOLD";
+    /// How lcam decides: as-printed (the paper's Algorithm 1) or damped (rests under a steady load) [default: as-printed]
+    ms_lcam_rule: String, "TREFOIL_MS_LCAM_RULE";
+    /// Events that a messenger worker takes at once: auto (connections / workers, rounded up) or 1 to 65536 [default:
+    /// auto]
+    ms_max_events: String, "TREFOIL_MS_MAX_EVENTS";
     /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default: 2000]
     osd_heartbeat_grace_ms: u64, "TREFOIL_OSD_HEARTBEAT_GRACE_MS";
     /// Time without a renewal after which a client's session is dead, in milliseconds [default: 10000]
@@ -161,8 +177,12 @@ pub struct Config {
     pub osd_op_threads: u16,
     /// Threads for blocking I/O of a storage daemon, at most.
     pub osd_disk_threads: u16,
-    /// Which worker serves a connection.
-    pub ms_mapping: Mapping,
+    /// Messenger workers of a storage daemon.
+    pub ms_workers: u16,
+    /// Which of them serve a connection.
+    pub ms_placement: PlacementConfig,
+    /// Events that one of them takes at once.
+    pub ms_max_events: MaxEvents,
     /// Grace of heartbeats, in milliseconds.
     pub osd_heartbeat_grace_ms: u64,
     /// Life of a session without a renewal, in milliseconds.
@@ -219,7 +239,8 @@ impl Config {
             return Err(ConfigError::Value { key: "osd_count", value: osd_count.to_string(), allowed });
         }
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let mapping = s.ms_mapping.unwrap_or_else(|| "core-affine".into());
+        let ms_placement = placement(&s)?;
+        let ms_max_events = parsed("ms_max_events", s.ms_max_events.as_deref())?.unwrap_or_default();
         let full_ratio = s.mon_osd_full_ratio.unwrap_or(0.95);
         let osd_op_threads = s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16);
         let osd_op_threads = in_range("osd_op_threads", osd_op_threads, 1, 256)?;
@@ -237,7 +258,9 @@ impl Config {
             pool_pg_num: in_range("pool_pg_num", s.pool_pg_num.unwrap_or(32), 1, 65_536)?,
             osd_op_threads,
             osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(16), 1, 64)?,
-            ms_mapping: mapping.parse().map_err(|e| value("ms_mapping", &mapping, format!("{e}")))?,
+            ms_workers: in_range("ms_workers", s.ms_workers.unwrap_or(osd_op_threads), osd_op_threads, 256)?,
+            ms_placement,
+            ms_max_events,
             osd_heartbeat_grace_ms: in_range(
                 "osd_heartbeat_grace_ms",
                 s.osd_heartbeat_grace_ms.unwrap_or(2000),
@@ -327,6 +350,27 @@ fn profile(k: u8, m: u8, chunk: u32) -> Result<protocol::Profile, ConfigError> {
         .map_err(|e| value("pool_k, pool_m, pool_chunk_bytes", &format!("{k}, {m}, {chunk}"), e.to_string()))
 }
 
+/// Which workers serve a connection.
+fn placement(s: &Settings) -> Result<PlacementConfig, ConfigError> {
+    let default = PlacementConfig::default();
+    let config = PlacementConfig {
+        mapping: parsed("ms_mapping", s.ms_mapping.as_deref())?.unwrap_or(default.mapping),
+        interval: s.ms_placement_interval_ms.map_or(default.interval, Duration::from_millis),
+        lock_threshold: s.ms_lock_threshold.unwrap_or(default.lock_threshold),
+        lcam_rule: parsed("ms_lcam_rule", s.ms_lcam_rule.as_deref())?.unwrap_or(default.lcam_rule),
+    };
+    config.check().map_err(|error| match error {
+        MappingError::Interval(interval) => value("ms_placement_interval_ms", &interval.as_millis(), error.to_string()),
+        _ => value("ms_lock_threshold", &config.lock_threshold, error.to_string()),
+    })?;
+    Ok(config)
+}
+
+/// A value that has names of its own, if it was set.
+fn parsed<T: FromStr<Err: std::fmt::Display>>(key: &'static str, text: Option<&str>) -> Result<Option<T>, ConfigError> {
+    text.map(|text| text.parse().map_err(|error: T::Err| value(key, &text, error.to_string()))).transpose()
+}
+
 fn in_range<T: PartialOrd + Copy + std::fmt::Display>(
     key: &'static str,
     v: T,
@@ -362,6 +406,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use placement::threads::{LcamRule, Mapping};
 
     #[test]
     fn misspelt_key_names_the_nearest() {
@@ -383,7 +428,14 @@ mod tests {
             ("osd_count = 2", "at least as many OSDs"),
             ("pool_k = 0", "k must be at least 1"),
             ("pool_chunk_bytes = 1000", "power of two"),
-            ("ms_mapping = \"fastest\"", "ms_mapping"),
+            ("ms_mapping = \"fastest\"", "expected one of round-robin, traffic-aware, shared, lcam, handoff, core-affine"),
+            ("osd_op_threads = 2\nms_workers = 0", "ms_workers = 0: must be from 2 to 256"),
+            ("ms_placement_interval_ms = 0", "ms_placement_interval_ms = 0: "),
+            ("ms_placement_interval_ms = 0", "allowed are 1 ms to 3600s"),
+            ("ms_lock_threshold = 0.0", "ms_lock_threshold = 0: "),
+            ("ms_lock_threshold = 1.5", "above 0 and up to 1"),
+            ("ms_lcam_rule = \"printed\"", "expected one of as-printed, damped"),
+            ("ms_max_events = \"0\"", "allowed are auto and 1 to 65536"),
             ("osd_id = 3", "below osd_count"),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
             ("osd_objectstore = \"ram\"", "file, memstore"),
@@ -394,6 +446,23 @@ mod tests {
             let error = Config::new(Settings::from_toml(text).unwrap()).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_messenger_is_set_like_anything_else() {
+        let text = "osd_op_threads = 2\nms_workers = 8\nms_mapping = \"lcam\"\nms_placement_interval_ms = 500\n\
+                    ms_lock_threshold = 0.2\nms_lcam_rule = \"damped\"\nms_max_events = \"5000\"";
+        let config = Config::new(Settings::from_toml(text).unwrap()).unwrap();
+        let placement = PlacementConfig {
+            mapping: Mapping::Lcam,
+            interval: Duration::from_millis(500),
+            lock_threshold: 0.2,
+            lcam_rule: LcamRule::Damped,
+        };
+        assert_eq!((config.osd_op_threads, config.ms_workers), (2, 8));
+        assert_eq!((config.ms_placement, config.ms_max_events), (placement, MaxEvents::Fixed(5000)));
+        let config = Config::new(Settings { osd_op_threads: Some(3), ..Settings::default() }).unwrap();
+        assert_eq!((config.ms_workers, config.ms_placement), (3, PlacementConfig::default()));
     }
 
     #[test]

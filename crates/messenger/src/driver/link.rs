@@ -12,6 +12,18 @@ pub(crate) struct Accepted {
     pub(crate) rest: BytesMut,
 }
 
+impl Accepted {
+    pub(crate) fn peer_info(&self) -> PeerInfo {
+        PeerInfo {
+            addr: self.peer,
+            name: self.hello.name.clone(),
+            lane: self.hello.lane,
+            cluster: self.hello.cluster,
+            features: self.hello.features & FEATURES,
+        }
+    }
+}
+
 impl Handle {
     /// Makes a connection that lives on `worker`, and keeps it: it dials, and dials again whenever TCP is lost, until it
     /// is closed. Returns at once; what is sent before the connection is up waits. `factory` makes, on the worker, the
@@ -25,8 +37,7 @@ impl Handle {
     where
         F: FnOnce(&Worker) -> Rc<dyn Service> + Send + 'static,
     {
-        let shared = Arc::clone(self.worker_shared(worker));
-        let connection = Connection::new(self.next_id(), config.addr, shared, config.session);
+        let connection = Connection::new(self.clone(), worker, config.addr, config.session);
         let order = Order { connection: connection.clone(), taken: false };
         self.post_run(worker, move |worker| order.carry_out(worker, config, factory));
         connection
@@ -49,13 +60,9 @@ impl Order {
         self.taken = true;
         let connector =
             Connector { config, cookie: fastrand::u128(..), incarnation: None, attempts: 0, told_down: false };
-        let slot = worker.sources().insert(|slot| {
-            let role = Role::Connecting(Box::new(connector));
-            let driver = Driver::new(slot, self.connection.clone(), service, role, Instant::now());
-            Source::Connection(Box::new(driver))
-        });
-        self.connection.adopt(slot);
-        worker.sources().flush(worker, slot);
+        let role = Role::Connecting(Box::new(connector));
+        let driver = Driver::new(self.connection.clone(), role, Instant::now());
+        Station::connecting(self.connection.clone(), driver).begin(worker, service, None);
     }
 }
 
@@ -67,95 +74,58 @@ impl Drop for Order {
     }
 }
 
-/// Takes a socket over on the worker that serves it: its session goes on, or a new one begins.
-pub(crate) fn accept(worker: &Worker, accepted: Accepted) {
-    let key = (accepted.listening.id, accepted.hello.cookie);
-    let known = worker.sources().sessions.borrow().get(&key).copied();
-    let mut accepted = Some(accepted);
-    if let Some(slot) = known {
-        worker.sources().with(worker, slot, |source, worker| match source {
-            Source::Connection(driver) => driver.take_over(worker, &mut accepted),
-            _ => Next::Keep(None),
-        });
-    }
-    if let Some(accepted) = accepted {
-        begin(worker, accepted);
-    }
-}
-
-/// Begins a new session.
-fn begin(worker: &Worker, accepted: Accepted) {
-    let listening = Arc::clone(&accepted.listening);
-    let cookie = accepted.hello.cookie;
-    let service = worker.sources().services.borrow().get(&listening.id).cloned();
-    let Some(service) = service else {
-        tracing::warn!(peer = %accepted.peer, "connection dropped, its listener has no service");
-        listening.sessions.lock().remove(&cookie);
-        return;
-    };
-    let peer = PeerInfo {
-        addr: accepted.peer,
-        name: accepted.hello.name.clone(),
-        lane: accepted.hello.lane,
-        cluster: accepted.hello.cluster,
-        features: accepted.hello.features & FEATURES,
-    };
-    let handle = worker.handle();
-    let connection =
-        Connection::new(handle.next_id(), peer.addr, Arc::clone(worker.shared()), listening.config.session);
-    let incarnation = fastrand::u64(1..);
-    let slot = worker.sources().insert(|slot| {
-        let role = Role::Accepting(Acceptance { listening: Arc::clone(&listening), cookie, incarnation });
-        let driver = Driver::new(slot, connection.clone(), Rc::clone(&service), role, Instant::now());
-        Source::Connection(Box::new(driver))
-    });
-    connection.adopt(slot);
-    worker.sources().sessions.borrow_mut().insert((listening.id, cookie), slot);
-    listening.sessions.lock().insert(cookie, worker.index());
-    worker.counters().connections_opened.add(1);
-    tracing::debug!(peer = %peer.addr, name = peer.name, lane = peer.lane, worker = worker.index(), "session begins");
-    worker.sources().with(worker, slot, |source, worker| match source {
-        Source::Connection(driver) => driver.opened(worker, accepted, &peer),
-        _ => Next::Remove,
-    });
-}
-
 impl Driver {
-    fn codec(&self, worker: &Worker) -> FrameCodec {
-        FrameCodec::new(self.connection.config().limits, Arc::clone(worker.pool()))
+    /// The driver of a session that begins on the accepting side.
+    pub(crate) fn accepting(connection: Connection, listening: Arc<Listening>, cookie: u128) -> Driver {
+        let role = Role::Accepting(Acceptance { listening, cookie, incarnation: fastrand::u64(1..) });
+        Driver::new(connection, role, Instant::now())
+    }
+
+    /// The socket that it has now.
+    pub(crate) fn stream(&self) -> Option<&TcpStream> {
+        match &self.link {
+            Link::Waiting { .. } => None,
+            Link::Dialing { stream, .. } | Link::Greeting { stream, .. } => Some(stream),
+            Link::Up(wire) => Some(&wire.stream),
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    fn codec(&self, cx: &Cx<'_>) -> FrameCodec {
+        FrameCodec::new(self.connection.config().limits, Arc::clone(cx.worker.pool()))
     }
 
     /// Accepting side: the first socket of a new session.
-    fn opened(&mut self, worker: &Worker, accepted: Accepted, peer: &PeerInfo) -> Next {
-        self.welcome(worker, accepted, None);
-        let (service, connection) = (Rc::clone(&self.service), self.connection.clone());
-        if worker.guard("a service's on_open", || service.on_open(worker, &connection, peer)).is_none() {
-            self.fail(worker, Fault::Panic, Instant::now());
+    pub(crate) fn open(&mut self, cx: &Cx<'_>, accepted: Accepted) {
+        let peer = accepted.peer_info();
+        self.welcome(cx, accepted, None);
+        let opened = || cx.service.on_open(cx.worker, &self.connection, &peer);
+        if cx.worker.guard("a service's on_open", opened).is_none() {
+            self.fail(cx, Fault::Panic, Instant::now());
         }
-        if self.finished { Next::Remove } else { self.run(worker, Cause::Requeued) }
     }
 
-    /// Accepting side: another socket for this session. Leaves it where it is if the session cannot go on.
-    fn take_over(&mut self, worker: &Worker, accepted: &mut Option<Accepted>) -> Next {
-        let Role::Accepting(acceptance) = &self.role else { return Next::Keep(None) };
-        let Some(candidate) = accepted.as_ref() else { return Next::Keep(None) };
+    /// Accepting side: another socket for this session. Ends the session and gives the socket back if it cannot go on.
+    pub(crate) fn take_over(&mut self, cx: &Cx<'_>, accepted: Accepted) -> Option<Accepted> {
+        let Role::Accepting(acceptance) = &self.role else { return None };
         let incarnation = acceptance.incarnation;
-        let resume = candidate.hello.resume.filter(|resume| resume.incarnation == incarnation);
+        let resume = accepted.hello.resume.filter(|resume| resume.incarnation == incarnation);
         let resumed = resume.is_some_and(|resume| self.connection.core().session.resume(resume.received).is_ok());
         if !resumed {
-            self.finish(worker, &CloseReason::Replaced);
-            return Next::Remove;
+            self.finish(cx, &CloseReason::Replaced);
+            return Some(accepted);
         }
         let received = self.connection.core().session.received();
-        worker.counters().reconnects.add(1);
-        if let Some(accepted) = accepted.take() {
-            tracing::debug!(peer = %accepted.peer, received, "session resumes");
-            self.welcome(worker, accepted, Some(received));
-        }
-        if self.finished { Next::Remove } else { self.run(worker, Cause::Requeued) }
+        cx.worker.counters().reconnects.add(1);
+        tracing::debug!(peer = %accepted.peer, received, "session resumes");
+        self.welcome(cx, accepted, Some(received));
+        None
     }
 
-    fn welcome(&mut self, worker: &Worker, accepted: Accepted, resumed: Option<u64>) {
+    fn welcome(&mut self, cx: &Cx<'_>, accepted: Accepted, resumed: Option<u64>) {
         let Role::Accepting(acceptance) = &self.role else { return };
         let config = &acceptance.listening.config;
         let welcome = Answer::Welcome(Welcome {
@@ -165,16 +135,12 @@ impl Driver {
             resumed,
             name: handshake::cut_name(&config.name),
         });
-        let mut stream = accepted.stream;
-        if let Err(error) = self.watch(worker, &mut stream) {
-            return self.fail(worker, error.into(), Instant::now());
+        let stream = accepted.stream;
+        if let Err(error) = cx.station.watch(&stream) {
+            return self.fail(cx, error.into(), Instant::now());
         }
-        let wire = Wire::new(stream, self.codec(worker), accepted.rest, handshake::encode(&welcome));
+        let wire = Wire::new(stream, self.codec(cx), accepted.rest, handshake::encode(&welcome));
         self.went_up(wire);
-    }
-
-    fn watch(&self, worker: &Worker, stream: &mut TcpStream) -> std::io::Result<()> {
-        worker.registry().register(stream, token(self.slot), Interest::READABLE | Interest::WRITABLE)
     }
 
     fn went_up(&mut self, wire: Wire) {
@@ -187,19 +153,19 @@ impl Driver {
     }
 
     /// The time without TCP is over: another attempt, or the end.
-    pub(super) fn waited(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+    pub(super) fn waited(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let config = self.connection.config();
         let Role::Connecting(_) = &self.role else {
             return Err(Fault::Close(CloseReason::Expired(config.forget_after)));
         };
-        let mut stream = TcpStream::connect(self.connection.peer())?;
+        let stream = TcpStream::connect(self.connection.peer())?;
         tune(&stream);
-        self.watch(worker, &mut stream)?;
+        cx.station.watch(&stream)?;
         self.link = Link::Dialing { stream, until: now + config.handshake_max };
         Ok(())
     }
 
-    pub(super) fn dialed(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+    pub(super) fn dialed(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let Link::Dialing { stream, until } = &self.link else { return Ok(()) };
         if let Some(error) = stream.take_error()? {
             return Err(error.into());
@@ -225,11 +191,11 @@ impl Driver {
         if let Link::Dialing { stream, .. } = std::mem::replace(&mut self.link, waiting) {
             self.link = Link::Greeting { stream, until, out: handshake::encode(&hello), buf: BytesMut::new() };
         }
-        self.greet(worker, now)
+        self.greet(cx, now)
     }
 
     /// Connecting side: the handshake goes on.
-    pub(super) fn greet(&mut self, worker: &Worker, now: Instant) -> Result<(), Fault> {
+    pub(super) fn greet(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let Link::Greeting { stream, out, buf, .. } = &mut self.link else { return Ok(()) };
         while !out.is_empty() {
             match stream.write(out) {
@@ -244,11 +210,11 @@ impl Driver {
                 Ok(Some(answer)) => break answer,
                 Ok(None) => {}
                 Err(handshake::HandshakeError::Version(refusal)) => {
-                    worker.counters().handshake_errors.add(1);
+                    cx.worker.counters().handshake_errors.add(1);
                     return Err(Fault::Refused(refusal));
                 }
                 Err(error) => {
-                    worker.counters().handshake_errors.add(1);
+                    cx.worker.counters().handshake_errors.add(1);
                     return Err(Fault::Lost(error.to_string()));
                 }
             }
@@ -262,15 +228,15 @@ impl Driver {
         };
         match answer {
             Answer::Refused(refusal) => {
-                worker.counters().handshake_errors.add(1);
+                cx.worker.counters().handshake_errors.add(1);
                 Err(Fault::Refused(refusal))
             }
-            Answer::Welcome(welcome) => self.welcomed(worker, &welcome, now),
+            Answer::Welcome(welcome) => self.welcomed(cx, &welcome, now),
         }
     }
 
     /// Connecting side: the peer let us in.
-    fn welcomed(&mut self, worker: &Worker, welcome: &Welcome, now: Instant) -> Result<(), Fault> {
+    fn welcomed(&mut self, cx: &Cx<'_>, welcome: &Welcome, now: Instant) -> Result<(), Fault> {
         let Role::Connecting(connector) = &mut self.role else { return Ok(()) };
         let (ours, zero) = (connector.config.cluster, ClusterId::default());
         if welcome.cluster != ours && welcome.cluster != zero && ours != zero {
@@ -283,78 +249,78 @@ impl Driver {
                 // An error is returned after the lock is released: it resets the session.
                 let resumed = self.connection.core().session.resume(received);
                 resumed.map_err(Fault::Frame)?;
-                worker.counters().reconnects.add(1);
+                cx.worker.counters().reconnects.add(1);
             }
             None => {
-                worker.counters().connections_opened.add(1);
+                cx.worker.counters().connections_opened.add(1);
                 if before.is_some() {
-                    self.reset(worker);
+                    self.reset(cx);
                 }
             }
         }
-        let codec = self.codec(worker);
+        let codec = self.codec(cx);
         if let Link::Greeting { stream, buf, .. } = std::mem::replace(&mut self.link, Link::Waiting { until: now }) {
             self.went_up(Wire::new(stream, codec, buf, Bytes::new()));
         }
         let event = StateEvent::Up { resumed: welcome.resumed.is_some(), cluster: welcome.cluster };
         tracing::debug!(peer = %self.connection.peer(), name = welcome.name, ?event, "connection is up");
-        self.tell(worker, &event);
+        self.tell(cx, &event);
         Ok(())
     }
 
-    fn tell(&self, worker: &Worker, event: &StateEvent) {
-        worker.guard("a service's on_state", || self.service.on_state(worker, &self.connection, event));
+    fn tell(&self, cx: &Cx<'_>, event: &StateEvent) {
+        cx.worker.guard("a service's on_state", || cx.service.on_state(cx.worker, &self.connection, event));
     }
 
-    fn reset(&mut self, worker: &Worker) {
-        worker.counters().resets.add(1);
+    fn reset(&mut self, cx: &Cx<'_>) {
+        cx.worker.counters().resets.add(1);
         let wakers = self.connection.core().reset();
         wakers.into_iter().for_each(Waker::wake);
         tracing::info!(peer = %self.connection.peer(), "session lost by the peer, a new one begins");
-        self.tell(worker, &StateEvent::Reset);
+        self.tell(cx, &StateEvent::Reset);
     }
 
     /// Deals with what ended the TCP connection.
-    pub(super) fn fail(&mut self, worker: &Worker, fault: Fault, now: Instant) {
+    pub(super) fn fail(&mut self, cx: &Cx<'_>, fault: Fault, now: Instant) {
         let peer = self.connection.peer();
         match fault {
-            Fault::Close(reason) => self.finish(worker, &reason),
+            Fault::Close(reason) => self.finish(cx, &reason),
             Fault::Lost(reason) => {
                 tracing::debug!(%peer, reason, "connection lost");
-                self.lose(worker, reason, now);
+                self.lose(cx, reason, now);
             }
             Fault::Frame(error) => {
-                worker.counters().frame_errors[error.index()].add(1);
+                cx.worker.counters().frame_errors[error.index()].add(1);
                 tracing::warn!(%peer, %error, "connection closed, a frame was refused");
                 if error.is_fatal() {
-                    self.give_up(worker, CloseReason::Frame(error), now);
+                    self.give_up(cx, CloseReason::Frame(error), now);
                 } else {
-                    self.lose(worker, error.to_string(), now);
+                    self.lose(cx, error.to_string(), now);
                 }
             }
-            Fault::Panic => self.give_up(worker, CloseReason::Panic, now),
-            Fault::Refused(Refusal::Busy) => self.lose(worker, Refusal::Busy.to_string(), now),
+            Fault::Panic => self.give_up(cx, CloseReason::Panic, now),
+            Fault::Refused(Refusal::Busy) => self.lose(cx, Refusal::Busy.to_string(), now),
             Fault::Refused(refusal) => {
                 tracing::warn!(%peer, %refusal, "connection refused");
-                self.tell(worker, &StateEvent::Refused(refusal.clone()));
-                self.finish(worker, &CloseReason::Refused(refusal));
+                self.tell(cx, &StateEvent::Refused(refusal.clone()));
+                self.finish(cx, &CloseReason::Refused(refusal));
             }
         }
     }
 
     /// The session cannot go on: the accepting side forgets it, the connecting side begins anew.
-    fn give_up(&mut self, worker: &Worker, reason: CloseReason, now: Instant) {
+    fn give_up(&mut self, cx: &Cx<'_>, reason: CloseReason, now: Instant) {
         match &mut self.role {
-            Role::Accepting(_) => self.finish(worker, &reason),
+            Role::Accepting(_) => self.finish(cx, &reason),
             Role::Connecting(connector) => {
                 connector.incarnation = None;
-                self.reset(worker);
-                self.lose(worker, reason.to_string(), now);
+                self.reset(cx);
+                self.lose(cx, reason.to_string(), now);
             }
         }
     }
 
-    fn lose(&mut self, worker: &Worker, reason: String, now: Instant) {
+    fn lose(&mut self, cx: &Cx<'_>, reason: String, now: Instant) {
         self.connection.core().session.lost();
         self.connection.set_state(ConnState::Down);
         self.owed_since = None;
@@ -366,44 +332,40 @@ impl Driver {
                 connector.attempts = connector.attempts.saturating_add(1);
                 self.link = Link::Waiting { until: now + pause };
                 if !std::mem::replace(&mut connector.told_down, true) {
-                    self.tell(worker, &StateEvent::Down { reason });
+                    self.tell(cx, &StateEvent::Down { reason });
                 }
             }
         }
-        if worker.is_shutting_down() {
-            self.finish(worker, &CloseReason::Shutdown);
+        if cx.worker.is_shutting_down() {
+            self.finish(cx, &CloseReason::Shutdown);
         }
     }
 
     /// Ends the connection for good. The caller removes it from its slot.
-    pub(crate) fn finish(&mut self, worker: &Worker, reason: &CloseReason) {
+    pub(crate) fn finish(&mut self, cx: &Cx<'_>, reason: &CloseReason) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
         self.link = Link::Waiting { until: Instant::now() };
         self.connection.finish();
+        let waiting = cx.station.dissolve();
         if let Role::Accepting(acceptance) = &self.role {
-            let key = (acceptance.listening.id, acceptance.cookie);
-            worker.sources().sessions.borrow_mut().remove(&key);
-            acceptance.listening.sessions.lock().remove(&acceptance.cookie);
+            acceptance.listening.forget(acceptance.cookie, cx.station);
         }
-        worker.counters().connections_closed.add(1);
+        cx.worker.counters().connections_closed.add(1);
         tracing::debug!(peer = %self.connection.peer(), %reason, "connection closed");
-        worker.guard("a service's on_close", || self.service.on_close(worker, &self.connection, reason));
+        cx.worker.guard("a service's on_close", || cx.service.on_close(cx.worker, &self.connection, reason));
+        if let Some(accepted) = waiting {
+            listener::admit(cx.worker, accepted);
+        }
     }
 
     /// The runtime stops: the connecting side says goodbye, the accepting side only sends what is queued.
-    pub(crate) fn begin_shutdown(&mut self, worker: &Worker) -> Next {
+    pub(crate) fn begin_shutdown(&mut self, cx: &Cx<'_>) {
         match (&self.role, &self.link) {
-            (Role::Accepting(_), _) => Next::Keep(None),
-            (Role::Connecting(_), Link::Up(_)) => {
-                self.connection.close_with(CloseReason::Shutdown);
-                Next::Keep(None)
-            }
-            (Role::Connecting(_), _) => {
-                self.finish(worker, &CloseReason::Shutdown);
-                Next::Remove
-            }
+            (Role::Accepting(_), _) => {}
+            (Role::Connecting(_), Link::Up(_)) => self.connection.close_with(CloseReason::Shutdown),
+            (Role::Connecting(_), _) => self.finish(cx, &CloseReason::Shutdown),
         }
     }
 

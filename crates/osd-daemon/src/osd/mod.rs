@@ -1,8 +1,8 @@
 //! The role `osd`: shards of placement groups on one disk, served over the messenger.
 //!
 //! Contract: [`start`] takes the data directory's lock, learns the cluster from the monitor, opens the cores, listens, and
-//! returns when the monitor has taken the OSD in. The role has a messenger runtime of its own: worker i is core i, and
-//! everything of a PG happens on the worker of its core. Until the monitor has answered the boot message no core sees a
+//! returns when the monitor has taken the OSD in. The role has a messenger runtime of its own: worker i is core i, workers
+//! beyond the cores only serve sockets, and everything of a PG happens on the worker of its core. Until the monitor has answered the boot message no core sees a
 //! map, so that nothing is served in an epoch that does not know of the restart (Rule: BootEpoch).
 //!
 //! A monitor that is away changes nothing: the OSD serves on and reconnects. An OSD that finds itself down in a map boots
@@ -31,7 +31,7 @@ use ec_store::core::CoreError;
 use ec_store::superblock::{DataDir, DataDirError};
 use messenger::sync::block_on;
 use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
-use placement::threads::Mapping;
+use placement::threads::{MaxEvents, PlacementConfig};
 use power::{Losses, PowerFile};
 use protocol::monitor::{MonitorReply, MonitorRequest, PathCut};
 use protocol::{ClusterId, OsdId};
@@ -71,8 +71,12 @@ pub struct OsdConfig {
     pub osd_op_threads: u16,
     /// Threads for what waits for the disk, at most. Default 16.
     pub osd_disk_threads: u16,
-    /// Which worker serves a connection. Default core-affine.
-    pub ms_mapping: Mapping,
+    /// Messenger workers; those beyond the cores own no PGs. Default: as many as cores, which is also the least.
+    pub ms_workers: u16,
+    /// Which workers serve a connection. Default core-affine.
+    pub ms_placement: PlacementConfig,
+    /// Events that a worker takes at once. Default auto.
+    pub ms_max_events: MaxEvents,
     /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
     pub journal_sync_interval: Duration,
     /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
@@ -105,7 +109,9 @@ impl OsdConfig {
             host: "localhost".into(),
             osd_op_threads: 1,
             osd_disk_threads: 16,
-            ms_mapping: Mapping::default(),
+            ms_workers: 0,
+            ms_placement: PlacementConfig::default(),
+            ms_max_events: MaxEvents::default(),
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
             full_ratio: 0.95,
@@ -222,6 +228,11 @@ impl OsdHandle {
         self.shared.malformed.load(Ordering::Relaxed)
     }
 
+    /// Its messenger: connections, what each worker does on them, and how they are mapped to workers.
+    pub fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
+    }
+
     /// Stops it: takes nothing more, syncs everything, tells the monitor, frees the directory. For ordinary threads: on
     /// a worker it would wait for itself.
     pub fn stop(mut self) {
@@ -229,7 +240,8 @@ impl OsdHandle {
         self.shared.stopping.store(true, Ordering::Release);
         drop(self.listener.take());
         let handle = runtime.handle();
-        let cores: Vec<_> = (0..handle.workers()).map(|i| handle.run_on(i, side::stop)).collect();
+        let cores = usize::from(self.shared.config.osd_op_threads);
+        let cores: Vec<_> = (0..cores).map(|i| handle.run_on(i, side::stop)).collect();
         let synced: Vec<bool> = cores.into_iter().map(|done| block_on(done).unwrap_or(false)).collect();
         if synced.iter().all(|synced| *synced)
             && let Err(error) = self.power.clean_stop(Losses::default())
@@ -272,7 +284,9 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
         Err(DataDirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error.into()),
     };
-    let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(config.osd_op_threads));
+    let workers = config.ms_workers.max(config.osd_op_threads);
+    let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(workers));
+    runtime.max_events = config.ms_max_events;
     runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
     let runtime = Runtime::start(runtime)?;
     let shared = Arc::new(Shared::new(config, runtime.handle()));
@@ -336,7 +350,7 @@ impl Starting {
             PowerFile::begin(dir.path(), dir.was_created(), self.shared.memory.is_some()).map_err(io)?;
         self.open_cores(&dir, map.cluster, runtime)?;
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
-        listen.mapping = config.ms_mapping;
+        listen.placement = config.ms_placement;
         let for_services = Arc::clone(&self.shared);
         let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
         let addr = listener.local_addr();

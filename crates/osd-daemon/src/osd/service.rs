@@ -1,7 +1,7 @@
 //! What clients and other OSDs ask, handed to the core that owns the PG.
 //!
-//! Contract: messages of one connection reach a core in the order in which they arrived: at once if the worker that read
-//! one is the PG's, else as a function sent to that worker, first in, first out. What no correct peer sends closes its
+//! Contract: messages of one connection reach a core in the order in which they arrived, whichever workers read them: at
+//! once if the worker that read one is the PG's and none is on its way, else as a function sent to that worker. What no correct peer sends closes its
 //! connection, with a count and a line in the log; all others go on.
 
 use super::cut;
@@ -21,14 +21,14 @@ use zerocopy::FromBytes;
 /// Shards of a PG: what a set of them has bits for.
 const SHARDS_MAX: u8 = 16;
 
-/// The service of one worker, whose core is open.
+/// The service of one worker, whose core, if it is one, is open.
 pub(super) fn make(shared: &Arc<Shared>, worker: &Worker) -> Rc<dyn Service> {
     Rc::new(Dispatch { shared: Arc::clone(shared), side: worker.local::<Side>() })
 }
 
 struct Dispatch {
     shared: Arc<Shared>,
-    /// The core of this worker.
+    /// The core of this worker, unless it only serves sockets.
     side: Option<Rc<Side>>,
 }
 
@@ -62,13 +62,12 @@ impl Service for Dispatch {
 impl Dispatch {
     fn hand_over(&self, worker: &Worker, connection: &Connection, pg: PgId, message: Message) {
         let owner = usize::from(pg.core(self.shared.config.osd_op_threads).get());
-        if owner == worker.index() {
+        if owner == worker.index() && connection.is_caught_up() {
             return take(self.side.as_deref(), &self.shared, connection, message);
         }
-        let (shared, connection) = (Arc::clone(&self.shared), connection.clone());
-        worker.handle().spawn_on(owner, move |worker| {
-            take(worker.local::<Side>().as_deref(), &shared, &connection, message);
-            std::future::ready(())
+        let (shared, to) = (Arc::clone(&self.shared), connection.clone());
+        connection.hand_over(worker, owner, move |worker| {
+            take(worker.local::<Side>().as_deref(), &shared, &to, message);
         });
     }
 }

@@ -9,6 +9,7 @@ use crate::monitor::{self, MonitorConfig, MonitorHandle};
 use bytes::Bytes;
 use cluster::SessionState;
 use messenger::{CallError, ConnectConfig, Connection, Message, NoService, Service, TrafficClass, Worker};
+use placement::threads::Mapping;
 use protocol::monitor::{ClusterStatus, OsdReport, PgCondition};
 use protocol::shard::{AckMessage, AttachRequest, ShardHead, Status};
 use protocol::{AttachId, Kind, PgId, Seq, SessionId};
@@ -141,8 +142,10 @@ fn osd_config(dir: &Path, osd: usize, monitor: SocketAddr, cores: u16, mapping: 
     let id = OsdId::new(osd as u32);
     OsdConfig {
         osd_op_threads: cores,
+        // one that only serves sockets
+        ms_workers: cores + 1,
         osd_disk_threads: 4,
-        ms_mapping: mapping,
+        ms_placement: PlacementConfig::new(mapping),
         heartbeat_interval: Duration::from_millis(200),
         monitor_wait_max: PATIENCE,
         ..OsdConfig::new(id, dir.join(id.to_string()), ANY_PORT, monitor)

@@ -73,6 +73,36 @@ fn what_was_written_while_an_osd_was_away_is_on_it_when_it_is_back() {
     client.close().expect("closed");
 }
 
+/// A client writes and reads while the daemons go from one mapping to the next under it.
+#[test]
+fn data_is_right_under_every_mapping_and_through_every_switch() {
+    let cluster = TestCluster::start(2, Mapping::RoundRobin);
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::new(cluster.addr.to_string(), "test") };
+    let client = Client::connect(config).expect("a session");
+    let files: Vec<FileRef> = (0..FILES).map(|number| file(&cluster, number)).collect();
+    for (version, mapping) in (1..).zip(Mapping::ALL.into_iter().chain([Mapping::RoundRobin])) {
+        let placement = PlacementConfig { interval: Duration::from_millis(20), ..PlacementConfig::new(mapping) };
+        for (number, file) in (0..FILES).zip(&files) {
+            write(&client, *file, bytes_of(number, version), number % 2 == 0);
+            // in the middle of the writing, for each daemon at another file
+            if let Some(osd) = cluster.osds.get(number as usize).and_then(Option::as_ref) {
+                let listener = osd.listener().expect("it listens");
+                listener.set_placement(placement).expect("allowed");
+            }
+        }
+        for (number, file) in (0..FILES).zip(&files) {
+            assert_eq!(read(&client, *file), bytes_of(number, version), "{mapping}");
+        }
+        for osd in 0..3 {
+            let connections = cluster.osd(osd).listener().expect("it listens").connections();
+            assert!(connections.iter().map(messenger::ConnectionStats::bytes).sum::<u64>() > 0, "nothing was served");
+            assert_eq!(cluster.osd(osd).malformed_messages(), 0);
+        }
+    }
+    assert!(cluster.all_are(PgCondition::Clean));
+    client.close().expect("closed");
+}
+
 #[test]
 fn a_replaced_disk_is_filled_again() {
     let mut cluster = TestCluster::start(1, Mapping::CoreAffine);

@@ -1,0 +1,146 @@
+//! Every interleaving of a few workers at one gate, by `loom`; and a gate with a wrong order, which must be caught.
+
+use super::*;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU32 as Modelled;
+use loom::thread;
+
+impl Word for Modelled {
+    fn fetch_or(&self, bits: u32, order: Ordering) -> u32 {
+        Modelled::fetch_or(self, bits, order)
+    }
+
+    fn swap(&self, bits: u32, order: Ordering) -> u32 {
+        Modelled::swap(self, bits, order)
+    }
+
+    fn compare_exchange(&self, current: u32, new: u32, done: Ordering, failed: Ordering) -> Result<u32, u32> {
+        Modelled::compare_exchange(self, current, new, done, failed)
+    }
+}
+
+/// A gate as workers use it.
+trait Door: Default + Send + Sync + 'static {
+    fn enter(&self, reasons: u32) -> Option<u32>;
+    fn leave(&self) -> Option<u32>;
+}
+
+impl Default for Gate<Modelled> {
+    fn default() -> Self {
+        Gate { word: Modelled::new(0) }
+    }
+}
+
+impl Door for Gate<Modelled> {
+    fn enter(&self, reasons: u32) -> Option<u32> {
+        Gate::enter(self, reasons)
+    }
+
+    fn leave(&self) -> Option<u32> {
+        Gate::leave(self)
+    }
+}
+
+/// The canary: it takes the marks before it lets go, but lets go without looking again.
+#[derive(Default)]
+struct Careless(Gate<Modelled>);
+
+impl Door for Careless {
+    fn enter(&self, reasons: u32) -> Option<u32> {
+        self.0.enter(reasons)
+    }
+
+    fn leave(&self) -> Option<u32> {
+        let marks = self.0.take_marks();
+        if marks != 0 {
+            return Some(marks);
+        }
+        self.0.word.swap(0, Ordering::AcqRel);
+        None
+    }
+}
+
+/// A connection: what arrived at its socket, and what was read, under the gate alone.
+struct Socket<D> {
+    door: D,
+    arrived: Modelled,
+    read: Modelled,
+    /// Threads inside.
+    inside: Modelled,
+}
+
+impl<D: Door> Socket<D> {
+    /// What a worker does when its epoll set reports something: goes in or leaves a mark, reads until the socket is
+    /// empty, and goes on for the marks of others.
+    fn run(&self, reasons: u32) {
+        let Some(mut reasons) = self.door.enter(reasons) else { return };
+        loop {
+            assert_ne!(reasons, 0, "nobody runs without a reason");
+            assert_eq!(self.inside.swap(1, Ordering::Relaxed), 0, "two are inside");
+            // Not one operation: the gate alone keeps another thread out, and makes this one see what it did.
+            let read = self.read.load(Ordering::Relaxed) | self.arrived.load(Ordering::Acquire);
+            self.read.store(read, Ordering::Relaxed);
+            self.inside.store(0, Ordering::Relaxed);
+            match self.door.leave() {
+                Some(marks) => reasons = marks,
+                None => return,
+            }
+        }
+    }
+}
+
+/// Each of `workers` threads sees something new arrive and runs; in the end all of it must have been read.
+fn no_arrival_is_lost<D: Door>(workers: u32) {
+    let mut model = loom::model::Builder::new();
+    // Three switches between threads where none had to be: more makes the model of three workers take minutes.
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let connection = Arc::new(Socket {
+            door: D::default(),
+            arrived: Modelled::new(0),
+            read: Modelled::new(0),
+            inside: Modelled::new(0),
+        });
+        let arrive = |connection: &Socket<D>, worker: u32| {
+            connection.arrived.fetch_or(1 << worker, Ordering::AcqRel);
+            connection.run(1 << worker);
+        };
+        let threads: Vec<_> = (1..workers)
+            .map(|worker| {
+                let connection = Arc::clone(&connection);
+                thread::spawn(move || arrive(&connection, worker))
+            })
+            .collect();
+        arrive(&connection, 0);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        let read = connection.read.load(Ordering::Relaxed);
+        assert_eq!(read, (1 << workers) - 1, "something arrived and was never read");
+        assert!(connection.door.enter(1).is_some(), "the gate is free in the end");
+    });
+}
+
+#[test]
+fn two_workers_lose_nothing() {
+    no_arrival_is_lost::<Gate<Modelled>>(2);
+}
+
+#[test]
+fn three_workers_lose_nothing() {
+    no_arrival_is_lost::<Gate<Modelled>>(3);
+}
+
+#[test]
+#[should_panic(expected = "never read")]
+fn the_model_finds_a_gate_that_forgets() {
+    no_arrival_is_lost::<Careless>(2);
+}
+
+#[test]
+fn a_mark_is_taken_once() {
+    let gate = super::Gate::<AtomicU32>::default();
+    assert_eq!(gate.enter(1), Some(1));
+    assert_eq!((gate.enter(2), gate.enter(4), gate.enter(2)), (None, None, None));
+    assert_eq!(gate.leave(), Some(6));
+    assert_eq!(gate.leave(), None);
+    assert_eq!(gate.enter(8), Some(8));
+}

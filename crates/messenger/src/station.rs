@@ -1,0 +1,551 @@
+//! Where a connection is kept, and the seats of the workers that serve it: the one connection code of all mappings.
+//!
+//! A station holds the driver of a connection under a lock, from read to dispatch, so that messages are handed over in
+//! order whichever worker reads. A worker serves a connection by a *seat*: a slot among its sources, the socket in its
+//! epoll set, and counters of its own. A connection with one seat never meets anyone at the lock.
+//!
+//! Contract:
+//! * Whoever holds the lock carries out what others ordered: seats that came, seats that go, a socket that takes over.
+//!   Nobody else touches the socket's registrations, so none is made or undone for a socket that has been closed.
+//! * A seat goes only once another one is there, and the last one never does. Whoever ran on it may have known of bytes
+//!   to read, to send, or of a time to keep; so another seat runs for every reason after it.
+//! * In `handoff` the `gate` stands before the lock, so that the lock is free for whoever comes through.
+//! * Order of locks: a listener's sessions, the driver, the orders; and under the orders only the connection's queue.
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::time::{Duration, Instant};
+
+use mio::Interest;
+use mio::net::TcpStream;
+use mio::unix::SourceFd;
+use parking_lot::Mutex;
+
+use crate::connection::Connection;
+use crate::counters::Counter;
+use crate::driver::{Accepted, Driver};
+use crate::gate::Gate;
+use crate::listener::{self, Listening};
+use crate::reactor::{Causes, Next, Source, token};
+use crate::runtime::Handle;
+use crate::service::{CloseReason, ConnState, Service};
+use crate::sync::{ContentionGuard, ContentionMutex, LockStats};
+use crate::worker::Worker;
+
+/// How often a holder goes on for the marks of others before it turns to its other work.
+const PASSES_MAX: usize = 4;
+
+/// What one worker did on one connection. Written by that worker alone.
+#[derive(Debug, Default)]
+pub(crate) struct SeatCounters {
+    pub(crate) acquisitions: Counter,
+    pub(crate) contended: Counter,
+    pub(crate) wait_ns: Counter,
+    pub(crate) marks: Counter,
+    pub(crate) messages: Counter,
+    pub(crate) bytes_in: Counter,
+    pub(crate) bytes_out: Counter,
+}
+
+/// What one worker has done on one connection since the connection began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeatStats {
+    /// The worker.
+    pub worker: usize,
+    /// It serves the connection now.
+    pub seated: bool,
+    /// How often it took the connection's lock.
+    pub acquisitions: u64,
+    /// How often it found the lock taken and waited.
+    pub contended: u64,
+    /// Time it waited for the lock, in nanoseconds: the paper's T_i.
+    pub lock_wait_ns: u64,
+    /// How often it found the connection taken, left a mark and moved on ([`placement::threads::Mapping::Handoff`]).
+    pub marks: u64,
+    /// Messages it dispatched, replies included.
+    pub messages: u64,
+    /// Bytes it read from the socket.
+    pub bytes_in: u64,
+    /// Bytes it wrote to the socket.
+    pub bytes_out: u64,
+}
+
+/// A connection of a listener, and what the workers do on it.
+#[derive(Clone, Debug)]
+pub struct ConnectionStats {
+    /// [`Connection::id`].
+    pub id: u64,
+    /// Address of the peer when the session began.
+    pub peer: SocketAddr,
+    /// The name the peer gave itself; nothing proves it.
+    pub name: String,
+    /// The lane it asked for.
+    pub lane: u16,
+    /// Its state.
+    pub state: ConnState,
+    /// The workers that are to serve it, in the order in which they were placed. A seat follows a moment later.
+    pub workers: Vec<usize>,
+    /// One entry for every worker that serves it or did.
+    pub seats: Vec<SeatStats>,
+    /// The lock that is held from read to dispatch.
+    pub lock: LockStats,
+}
+
+impl ConnectionStats {
+    /// Time that all workers waited for the connection's lock, in nanoseconds.
+    pub fn lock_wait_ns(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.lock_wait_ns).sum()
+    }
+
+    /// Bytes read and written.
+    pub fn bytes(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.bytes_in + seat.bytes_out).sum()
+    }
+}
+
+/// What the worker that runs a connection brings along.
+pub(crate) struct Cx<'a> {
+    pub(crate) worker: &'a Worker,
+    pub(crate) service: &'a dyn Service,
+    pub(crate) station: &'a Arc<Station>,
+    pub(crate) counters: &'a SeatCounters,
+}
+
+/// A seat as its station knows it.
+struct Place {
+    worker: usize,
+    slot: usize,
+    /// The worker's epoll set has the current socket.
+    watching: bool,
+    /// Set when the seat goes.
+    gone: Arc<AtomicBool>,
+}
+
+struct Orders {
+    /// The workers that are to serve the connection, in the order in which they were placed; never empty.
+    target: Vec<usize>,
+    places: Vec<Place>,
+    /// By worker; they outlive the seats.
+    counters: Vec<(usize, Arc<SeatCounters>)>,
+    /// A socket with which the session goes on.
+    incoming: Option<Accepted>,
+    /// The connection has ended.
+    over: bool,
+}
+
+impl Orders {
+    fn counters_of(&mut self, worker: usize) -> Arc<SeatCounters> {
+        if let Some((_, counters)) = self.counters.iter().find(|(other, _)| *other == worker) {
+            return Arc::clone(counters);
+        }
+        let counters = Arc::<SeatCounters>::default();
+        self.counters.push((worker, Arc::clone(&counters)));
+        counters
+    }
+
+    fn has_seat(&self, worker: usize) -> bool {
+        self.places.iter().any(|place| place.worker == worker)
+    }
+}
+
+/// Who the peer of an accepted connection said it was.
+pub(crate) struct Guest {
+    pub(crate) listening: Arc<Listening>,
+    pub(crate) name: String,
+    pub(crate) lane: u16,
+}
+
+/// A connection with its driver and its seats.
+pub(crate) struct Station {
+    pub(crate) connection: Connection,
+    /// Absent on the connecting side.
+    pub(crate) guest: Option<Guest>,
+    driver: ContentionMutex<Driver>,
+    gate: Gate,
+    /// No worker waits for another here.
+    handoff: AtomicBool,
+    /// There are orders that nobody has carried out.
+    ordered: AtomicBool,
+    orders: Mutex<Orders>,
+    /// Total lock time in nanoseconds and bytes at the last placement; written by the placement task alone.
+    placed_at: (AtomicU64, AtomicU64),
+}
+
+impl Station {
+    fn new(connection: Connection, guest: Option<Guest>, driver: Driver, target: Vec<usize>) -> Arc<Station> {
+        assert!(!target.is_empty(), "a connection has a worker");
+        let handle = connection.handle().clone();
+        handle.connection_came();
+        let orders = Orders { target, places: Vec::new(), counters: Vec::new(), incoming: None, over: false };
+        Arc::new(Station {
+            connection,
+            guest,
+            driver: ContentionMutex::new(handle.locks(), "connection driver", driver),
+            gate: Gate::default(),
+            handoff: AtomicBool::new(false),
+            ordered: AtomicBool::new(false),
+            orders: Mutex::new(orders),
+            placed_at: Default::default(),
+        })
+    }
+
+    /// The station of a connection that this side makes: one worker, for ever.
+    pub(crate) fn connecting(connection: Connection, driver: Driver) -> Arc<Station> {
+        let target = vec![connection.worker()];
+        Station::new(connection, None, driver, target)
+    }
+
+    /// The station of a session that begins on the accepting side.
+    pub(crate) fn accepting(handle: &Handle, accepted: &Accepted, target: Vec<usize>, handoff: bool) -> Arc<Station> {
+        let listening = Arc::clone(&accepted.listening);
+        let connection = Connection::new(handle.clone(), target[0], accepted.peer, listening.config.session);
+        let driver = Driver::accepting(connection.clone(), Arc::clone(&listening), accepted.hello.cookie);
+        let guest = Guest { listening, name: accepted.hello.name.clone(), lane: accepted.hello.lane };
+        let station = Station::new(connection, Some(guest), driver, target);
+        station.handoff.store(handoff, Release);
+        station
+    }
+
+    fn handle(&self) -> &Handle {
+        self.connection.handle()
+    }
+
+    /// The first seat, on its worker: an accepted socket gets its answer there before any other worker comes.
+    pub(crate) fn begin(self: Arc<Station>, worker: &Worker, service: Rc<dyn Service>, first: Option<Accepted>) {
+        let slot = self.take_place(worker, service);
+        worker.sources().with(worker, slot, |source, worker| {
+            let Source::Connection(seat) = source else { return Next::Remove };
+            if let Some(accepted) = first {
+                seat.lock().open(&seat.cx(worker), accepted);
+            }
+            seat.run(worker, Causes::ALL)
+        });
+        let target = self.orders.lock().target.clone();
+        target.into_iter().filter(|other| *other != worker.index()).for_each(|other| self.call_in(other));
+    }
+
+    /// Asks a worker to take a seat.
+    fn call_in(self: &Arc<Station>, worker: usize) {
+        let station = Arc::clone(self);
+        self.handle().post_run(worker, move |worker| station.sit(worker));
+    }
+
+    fn sit(self: Arc<Station>, worker: &Worker) {
+        let orders = self.orders.lock();
+        let wanted = !orders.over && orders.target.contains(&worker.index()) && !orders.has_seat(worker.index());
+        drop(orders);
+        let service = self.guest.as_ref().and_then(|guest| worker.sources().service(guest.listening.id));
+        let Some(service) = service.filter(|_| wanted && !worker.is_shutting_down()) else { return };
+        let slot = self.take_place(worker, service);
+        worker.sources().run(worker, slot, Causes::ALL);
+    }
+
+    /// Only ever called on the worker itself, which therefore cannot have got a seat since it looked.
+    fn take_place(self: &Arc<Station>, worker: &Worker, service: Rc<dyn Service>) -> usize {
+        let mut orders = self.orders.lock();
+        let counters = orders.counters_of(worker.index());
+        let gone = Arc::<AtomicBool>::default();
+        let (station, is_gone) = (Arc::clone(self), Arc::clone(&gone));
+        let slot = worker
+            .sources()
+            .insert(|_| Source::Connection(Box::new(Seat { station, service, counters, gone: is_gone })));
+        orders.places.push(Place { worker: worker.index(), slot, watching: false, gone });
+        self.ordered.store(true, Release);
+        slot
+    }
+
+    /// Puts the socket into the epoll sets of all seats. For the holder of the driver's lock.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn watch(&self, stream: &TcpStream) -> std::io::Result<()> {
+        let mut orders = self.orders.lock();
+        orders.places.iter_mut().try_for_each(|place| {
+            self.register(place, stream)?;
+            place.watching = true;
+            Ok(())
+        })
+    }
+
+    fn register(&self, place: &Place, stream: &TcpStream) -> std::io::Result<()> {
+        let registry = self.handle().worker_shared(place.worker).registry();
+        registry.register(
+            &mut SourceFd(&stream.as_raw_fd()),
+            token(place.slot),
+            Interest::READABLE | Interest::WRITABLE,
+        )
+    }
+
+    /// Says which workers are to serve the connection, and whether they wait for each other.
+    pub(crate) fn assign(self: &Arc<Station>, target: Vec<usize>, handoff: bool) {
+        assert!(!target.is_empty(), "a connection has a worker");
+        let mut orders = self.orders.lock();
+        if orders.over {
+            return;
+        }
+        self.handoff.store(handoff, Release);
+        let missing: Vec<usize> = target.iter().copied().filter(|worker| !orders.has_seat(*worker)).collect();
+        orders.target = target;
+        self.ordered.store(true, Release);
+        drop(orders);
+        missing.into_iter().for_each(|worker| self.call_in(worker));
+        self.connection.poke(Causes::ALL);
+    }
+
+    /// The workers that are to serve it.
+    pub(crate) fn target(&self) -> Vec<usize> {
+        self.orders.lock().target.clone()
+    }
+
+    /// Gives the session another socket, which the next worker that runs the connection takes.
+    ///
+    /// # Errors
+    /// The socket, if the session is over.
+    #[expect(clippy::result_large_err, reason = "the socket comes back whole; it is rare, and never passed up")]
+    pub(crate) fn offer(&self, accepted: Accepted) -> Result<(), Accepted> {
+        let mut orders = self.orders.lock();
+        if orders.over {
+            return Err(accepted);
+        }
+        orders.incoming = Some(accepted);
+        self.ordered.store(true, Release);
+        drop(orders);
+        self.connection.poke(Causes::ALL);
+        Ok(())
+    }
+
+    /// The connection has ended: all seats go. Returns a socket that came too late for it.
+    pub(crate) fn dissolve(&self) -> Option<Accepted> {
+        let mut orders = self.orders.lock();
+        orders.over = true;
+        let places = std::mem::take(&mut orders.places);
+        let incoming = orders.incoming.take();
+        self.connection.set_slots([].into_iter(), places.iter().map(|place| place.worker));
+        drop(orders);
+        places.into_iter().for_each(|place| self.vacate(place));
+        incoming
+    }
+
+    /// Takes a seat away from its worker; one that runs meanwhile finds that it is gone.
+    fn vacate(&self, place: Place) {
+        place.gone.store(true, Release);
+        let Place { worker, slot, gone, .. } = place;
+        self.handle().post_run(worker, move |worker| worker.sources().remove_seat(slot, &gone));
+    }
+
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        let orders = self.orders.lock();
+        let stats = |(worker, counters): &(usize, Arc<SeatCounters>)| SeatStats {
+            worker: *worker,
+            seated: orders.has_seat(*worker),
+            acquisitions: counters.acquisitions.get(),
+            contended: counters.contended.get(),
+            lock_wait_ns: counters.wait_ns.get(),
+            marks: counters.marks.get(),
+            messages: counters.messages.get(),
+            bytes_in: counters.bytes_in.get(),
+            bytes_out: counters.bytes_out.get(),
+        };
+        ConnectionStats {
+            id: self.connection.id(),
+            peer: self.connection.peer(),
+            name: self.guest.as_ref().map(|guest| guest.name.clone()).unwrap_or_default(),
+            lane: self.guest.as_ref().map(|guest| guest.lane).unwrap_or_default(),
+            state: self.connection.state(),
+            workers: orders.target.clone(),
+            seats: orders.counters.iter().map(stats).collect(),
+            lock: self.driver.stats(),
+        }
+    }
+
+    /// Lock time and bytes, of all workers, since the last call. For the placement task only.
+    pub(crate) fn load_since_placement(&self) -> (Duration, u64) {
+        let stats = self.stats();
+        let since = |last: &AtomicU64, now: u64| now.saturating_sub(last.swap(now, Relaxed));
+        let lock_ns = since(&self.placed_at.0, stats.lock_wait_ns());
+        (Duration::from_nanos(lock_ns), since(&self.placed_at.1, stats.bytes()))
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.handle().connection_went();
+    }
+}
+
+/// A worker's part in a connection, among the worker's sources.
+pub(crate) struct Seat {
+    station: Arc<Station>,
+    service: Rc<dyn Service>,
+    counters: Arc<SeatCounters>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Seat {
+    fn cx<'a>(&'a self, worker: &'a Worker) -> Cx<'a> {
+        Cx { worker, service: &*self.service, station: &self.station, counters: &self.counters }
+    }
+
+    /// True for the seat whose place has this mark.
+    pub(crate) fn is(&self, gone: &Arc<AtomicBool>) -> bool {
+        Arc::ptr_eq(&self.gone, gone)
+    }
+
+    /// Takes the connection's lock, and times a wait.
+    fn lock(&self) -> ContentionGuard<'_, Driver> {
+        self.counters.acquisitions.add(1);
+        if let Some(driver) = self.station.driver.try_lock() {
+            return driver;
+        }
+        let began = Instant::now();
+        let driver = self.station.driver.lock();
+        self.counters.contended.add(1);
+        self.counters.wait_ns.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        driver
+    }
+
+    pub(crate) fn run(&self, worker: &Worker, causes: Causes) -> Next {
+        if self.station.handoff.load(Acquire) {
+            return self.run_or_mark(worker, causes);
+        }
+        let mut driver = self.lock();
+        self.turn(worker, &mut driver, causes)
+    }
+
+    /// Runs the connection unless another worker does, which then does this one's work too.
+    fn run_or_mark(&self, worker: &Worker, causes: Causes) -> Next {
+        let gate = &self.station.gate;
+        let Some(mut reasons) = gate.enter(causes.bits()) else {
+            self.counters.marks.add(1);
+            return Next::Keep(None);
+        };
+        for _ in 0..PASSES_MAX {
+            let next = self.turn(worker, &mut self.lock(), Causes::from_bits(reasons));
+            match (gate.leave(), next) {
+                (None, _) => return next,
+                (Some(marks), Next::Remove) => {
+                    // What others left here is for those that stay.
+                    self.leave_gate();
+                    self.station.connection.poke(Causes::ALL | Causes::from_bits(marks));
+                    return next;
+                }
+                (Some(marks), _) => reasons = marks,
+            }
+        }
+        self.lock().note(Causes::from_bits(reasons));
+        let more = reasons | self.leave_gate();
+        if Causes::from_bits(more).has(Causes::FLUSH | Causes::TIMER) {
+            self.station.connection.clear_dirty();
+            self.station.connection.mark_dirty(0);
+        }
+        Next::Again(None)
+    }
+
+    /// Goes out of the gate for good; marks that come meanwhile are noted, and returned.
+    fn leave_gate(&self) -> u32 {
+        let mut all = 0;
+        while let Some(marks) = self.station.gate.leave() {
+            self.lock().note(Causes::from_bits(marks));
+            all |= marks;
+        }
+        all
+    }
+
+    /// One turn with the lock.
+    fn turn(&self, worker: &Worker, driver: &mut Driver, causes: Causes) -> Next {
+        if driver.is_finished() {
+            return Next::Remove;
+        }
+        let cx = self.cx(worker);
+        let more = if self.station.ordered.load(Acquire) { self.settle(driver, &cx) } else { Causes::NONE };
+        if driver.is_finished() {
+            return Next::Remove;
+        }
+        if self.gone.load(Relaxed) {
+            self.station.connection.poke(Causes::ALL | causes);
+            return Next::Remove;
+        }
+        driver.run(&cx, causes | more)
+    }
+
+    /// Carries out what was ordered; returns for what else the connection has to run.
+    fn settle(&self, driver: &mut Driver, cx: &Cx<'_>) -> Causes {
+        let station = &self.station;
+        let mut orders = station.orders.lock();
+        station.ordered.store(false, Relaxed);
+        if let Some(stream) = driver.stream() {
+            for place in orders.places.iter_mut().filter(|place| !place.watching) {
+                match station.register(place, stream) {
+                    Ok(()) => place.watching = true,
+                    Err(error) => {
+                        tracing::error!(worker = place.worker, %error, "cannot watch a connection");
+                        station.ordered.store(true, Relaxed); // the next turn tries again
+                    }
+                }
+            }
+        }
+        let (places, target) = (std::mem::take(&mut orders.places), orders.target.clone());
+        let came = |place: &Place| target.contains(&place.worker);
+        let (mut stay, mut leave) = (places, Vec::new());
+        if stay.iter().any(|place| came(place) && (place.watching || driver.stream().is_none())) {
+            (stay, leave) = stay.into_iter().partition(came);
+        }
+        stay.sort_by_key(|place| target.iter().position(|worker| *worker == place.worker));
+        let slots = stay.iter().map(|place| (place.worker, place.slot));
+        station.connection.set_slots(slots, leave.iter().map(|place| place.worker));
+        orders.places = stay;
+        let incoming = orders.incoming.take();
+        drop(orders);
+        let left = !leave.is_empty();
+        for place in leave {
+            if let Some(stream) = driver.stream().filter(|_| place.watching) {
+                let registry = station.handle().worker_shared(place.worker).registry();
+                if let Err(error) = registry.deregister(&mut SourceFd(&stream.as_raw_fd())) {
+                    tracing::error!(worker = place.worker, %error, "cannot stop watching a connection");
+                }
+            }
+            station.vacate(place);
+        }
+        let too_late = incoming.and_then(|accepted| driver.take_over(cx, accepted));
+        if let Some(accepted) = too_late {
+            listener::admit(cx.worker, accepted);
+        }
+        if left { Causes::ALL } else { Causes::NONE }
+    }
+
+    pub(crate) fn begin_shutdown(&self, worker: &Worker) -> Next {
+        if self.station.guest.is_some() {
+            return Next::Keep(None);
+        }
+        let mut driver = self.lock();
+        driver.begin_shutdown(&self.cx(worker));
+        if driver.is_finished() { Next::Remove } else { Next::Keep(None) }
+    }
+
+    /// True once nothing more has to be sent; not while another worker is at it.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.station.driver.try_lock().is_some_and(|driver| driver.is_drained())
+    }
+
+    /// The worker ends. Its seat goes; with the last one the connection does.
+    pub(crate) fn close(&self, worker: &Worker) {
+        let mut driver = self.lock();
+        let mut orders = self.station.orders.lock();
+        let mine = orders.places.iter().position(|place| Arc::ptr_eq(&place.gone, &self.gone));
+        let others = mine.is_some() && orders.places.len() > 1;
+        if others {
+            orders.places.retain(|place| !Arc::ptr_eq(&place.gone, &self.gone));
+            let slots: Vec<_> = orders.places.iter().map(|place| (place.worker, place.slot)).collect();
+            self.station.connection.set_slots(slots.into_iter(), [worker.index()].into_iter());
+        }
+        drop(orders);
+        if others {
+            self.station.connection.poke(Causes::ALL);
+        } else if mine.is_some() {
+            driver.finish(&self.cx(worker), &CloseReason::Shutdown);
+        }
+    }
+}
