@@ -166,6 +166,8 @@ counters! {
     duplicates: Count,
     /// Handshakes refused or broken off, garbage included.
     handshake_errors: Count,
+    /// Times that the system had no socket for a connection that waited to be accepted.
+    accept_errors: Count,
     /// Panics of tasks and message handlers, caught.
     panics: Count,
     /// Calls that ran into their deadline.

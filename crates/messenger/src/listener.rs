@@ -17,6 +17,7 @@ use mio::Interest;
 use mio::net::{TcpListener, TcpStream};
 use parking_lot::Mutex;
 use placement::threads::{Mapping, MappingError, NewConnection, PlacementConfig, first_workers};
+use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::driver::{self, Accepted};
@@ -34,8 +35,10 @@ pub const GREETINGS_MAX: usize = 1024;
 const BACKLOG: i32 = 1024;
 /// Sockets accepted before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Pause after the kernel refused a socket, for want of file descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// First pause after the kernel refused a socket, for want of file descriptors or memory; doubles each time.
+const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest such pause: so long a new client waits at most once there are descriptors again.
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What a listener's parts on all workers share.
 pub(crate) struct Listening {
@@ -201,7 +204,7 @@ impl Handle {
         let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot: Arc::default() };
         let place = Arc::clone(&listener.slot);
         let posted = self.post_run(accepting, move |worker| {
-            let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket) };
+            let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket), pause: Duration::ZERO };
             let slot = worker.sources().insert(|_| Source::Listener(acceptor));
             *place.lock() = Some(slot);
             worker.sources().with(worker, slot, |source, worker| match source {
@@ -227,6 +230,8 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
 pub(crate) struct Acceptor {
     listening: Arc<Listening>,
     socket: TcpListener,
+    /// How long it waits since the kernel refused a socket.
+    pause: Duration,
 }
 
 impl Acceptor {
@@ -243,16 +248,29 @@ impl Acceptor {
     pub(crate) fn run(&mut self, worker: &Worker) -> Next {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.socket.accept() {
-                Ok((stream, peer)) => self.greet(worker, stream, peer),
+                Ok((stream, peer)) => {
+                    self.pause = Duration::ZERO;
+                    self.greet(worker, stream, peer);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Keep(None),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections for the moment");
-                    return Next::Keep(Some(Instant::now() + ACCEPT_PAUSE));
-                }
+                Err(error) => return self.wait(worker, &error),
             }
         }
         Next::Again(None)
+    }
+
+    /// No socket for now. Connections wait in the kernel's queue; those that this process has are served on.
+    fn wait(&mut self, worker: &Worker, error: &io::Error) -> Next {
+        worker.counters().accept_errors.add(1);
+        if self.pause.is_zero() {
+            let limit = getrlimit(Resource::Nofile).current.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
+            let (sessions, allowed) = (self.listening.sessions.lock().len(), limit);
+            tracing::error!(%error, sessions, open_files_max = allowed, "cannot accept connections; if there are more \
+                clients than open files allowed, raise the limit (`ulimit -n`, LimitNOFILE=)");
+        }
+        self.pause = (self.pause * 2).clamp(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX);
+        Next::Keep(Some(Instant::now() + self.pause))
     }
 
     fn greet(&self, worker: &Worker, stream: TcpStream, peer: SocketAddr) {

@@ -15,6 +15,8 @@ use messenger::*;
 
 /// One-way; its front is a number, recorded per connection.
 const NOTE: u16 = 20;
+/// The handler panics.
+const PANIC: u16 = 22;
 /// Answered with the front and the data of the request, by a task of another worker.
 const ELSEWHERE: u16 = 21;
 
@@ -142,6 +144,9 @@ fn every_mapping_keeps_the_order_of_each_connection() {
             }
             if matches!(mapping, Mapping::RoundRobin | Mapping::CoreAffine) {
                 assert_eq!((connection.lock_wait_ns(), connection.seats.len()), (0, 1), "{mapping}");
+            }
+            if mapping == Mapping::Handoff {
+                assert_eq!(connection.lock_wait_ns(), 0, "no worker waits for another: {connection:?}");
             }
         }
     }

@@ -12,8 +12,6 @@ pub const CLUSTER: ClusterId = ClusterId::new(7);
 
 /// Echo with the worker's index in the reply's flags.
 pub const ECHO: u16 = 1;
-/// The handler panics.
-pub const PANIC: u16 = 4;
 
 pub fn runtime(name: &str, workers: usize) -> Runtime {
     Runtime::start(RuntimeConfig::new(name, workers)).expect("starts")

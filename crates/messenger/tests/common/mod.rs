@@ -15,6 +15,8 @@ mod basics;
 pub const RECORD: u16 = 2;
 /// Never answered.
 pub const SILENT: u16 = 3;
+/// The handler panics.
+pub const PANIC: u16 = 4;
 /// The server calls the client with ECHO and passes the answer on.
 pub const CALL_BACK: u16 = 5;
 /// The server closes the connection.
