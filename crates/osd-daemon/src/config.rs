@@ -428,7 +428,10 @@ mod tests {
             ("osd_count = 2", "at least as many OSDs"),
             ("pool_k = 0", "k must be at least 1"),
             ("pool_chunk_bytes = 1000", "power of two"),
-            ("ms_mapping = \"fastest\"", "expected one of round-robin, traffic-aware, shared, lcam, handoff, core-affine"),
+            (
+                "ms_mapping = \"fastest\"",
+                "expected one of round-robin, traffic-aware, shared, lcam, handoff, core-affine",
+            ),
             ("osd_op_threads = 2\nms_workers = 0", "ms_workers = 0: must be from 2 to 256"),
             ("ms_placement_interval_ms = 0", "ms_placement_interval_ms = 0: "),
             ("ms_placement_interval_ms = 0", "allowed are 1 ms to 3600s"),
