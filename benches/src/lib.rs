@@ -1,1 +1,25 @@
 //! Criterion benches and side-by-side runs.
+//!
+//! What it is: the runs that compare mappings of connections to workers over real sockets ([`contention`]), with their
+//! scenarios, statistics, figures and reports; and the daemon with its path cut ([`datapath`]). What it is not: a test of speed; nothing here asserts a time.
+//!
+//! Start reading at `scenario` for what is measured, `runner` for how, `model` for what is computed instead.
+
+pub mod chart;
+pub mod contention;
+pub mod datapath;
+mod error;
+mod figures;
+pub mod histogram;
+mod load;
+pub mod machine;
+mod model;
+mod report;
+mod runner;
+mod scenario;
+mod server;
+pub mod stats;
+mod svg;
+mod table;
+mod targets;
+mod telemetry;

@@ -2,10 +2,12 @@
 //!
 //! * [`demo`]: the system shown in plain words, from start to a dead and returned OSD.
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
+//! * [`bench`]: comparisons that keep a report under `benches/runs`.
 //! * [`testrun`]: everything that must pass, ending in `N passed, N failed`.
 //!
 //! Knows the product only by its binaries and their command lines. Start reading at [`cluster::Cluster`].
 
+mod bench;
 mod cluster;
 mod demo;
 mod error;
@@ -23,7 +25,7 @@ use clap::{Parser, Subcommand};
 use error::Outcome;
 use exec::Interrupt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The developer's commands of Trefoil")]
@@ -45,12 +47,9 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),
-    /// Runs the criterion benches
-    Bench {
-        /// Passed on to cargo bench
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
-    },
+    /// Compares in one run, and keeps a report
+    #[command(subcommand)]
+    Bench(bench::BenchTask),
     /// One check of the mounted tests, in a process of its own so that it can be killed
     #[command(hide = true)]
     Check {
@@ -108,11 +107,7 @@ fn run(task: Task) -> Outcome {
         Task::Test(args) => testrun::run(&args, &interrupt),
         Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),
-        Task::Bench { args } => {
-            let mut bench = Command::new(workspace::cargo());
-            bench.current_dir(workspace::root()).args(["bench", "-p", "benches"]).args(args);
-            exec::run_visible(&mut bench, exec::NO_DEADLINE, &interrupt)
-        }
+        Task::Bench(task) => bench::run(task, &interrupt),
         Task::Check { .. } | Task::Stamp(_) | Task::Compare { .. } => unreachable!("handled above"),
     }
 }

@@ -3,6 +3,7 @@
 //! * [`report`]: one line per test, the failures that are known, the summary.
 //! * [`setup`]: programs that must be installed.
 //! * [`workspace_checks`]: formatting, lints, cargo's tests.
+//! * [`bench`]: the contention bench, for a few seconds.
 //! * [`rig`]: a mounted cluster that is taken away whatever happens.
 //! * [`posix`]: our own checks of a mount, each in a process of its own.
 //! * [`programs`], [`sqlite`]: programs that we did not write.
@@ -15,6 +16,7 @@
 
 mod bad_disk;
 mod bad_input;
+mod bench;
 mod fuzzing;
 mod kills;
 mod operator;
@@ -43,8 +45,8 @@ pub struct TestArgs {
     /// Smaller sizes and fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Only tests whose group contains this: fmt, clippy, cargo, posix, pjdfstest, fsx, fio, sqlite, git, tar, clients,
-    /// kill, input, disk, trefoil, fuzz; with a slash, also a part of the test's name: fio/randwrite
+    /// Only tests whose group contains this: fmt, clippy, cargo, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
+    /// clients, kill, input, disk, trefoil, fuzz; with a slash, also a part of the test's name: fio/randwrite
     filter: Option<String>,
 }
 
@@ -120,6 +122,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     if report.wants("fuzz") {
         setup::packages(interrupt)?;
         fuzzing::run(if args.quick { 10 } else { 60 }, report, interrupt)?;
+    }
+    if report.wants("bench") {
+        bench::run(report, interrupt)?;
     }
     if !needs_system {
         return Ok(());

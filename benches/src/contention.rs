@@ -1,0 +1,111 @@
+//! `cargo bench -p benches --bench contention`: every mapping over real sockets, in one run, with a report.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use crate::error::BenchError;
+use crate::machine::{self, Machine};
+use crate::model;
+use crate::report::{self, Material};
+use crate::runner;
+use crate::scenario::{Cell, Scenario};
+use crate::table::Samples;
+
+#[derive(Parser)]
+#[command(name = "contention", about = "Mappings of connections to workers, compared in one run")]
+struct Args {
+    /// Scenario file; lcam-paper.toml unless another is named
+    #[arg(long)]
+    scenario: Option<PathBuf>,
+    /// The smoke scenario: a few seconds, complete outputs, meaningless numbers
+    #[arg(long, conflicts_with = "scenario")]
+    quick: bool,
+    /// Name of the run; the scenario's unless given
+    #[arg(long)]
+    name: Option<String>,
+    /// Directory to write to; benches/runs/<date>-<name> unless given
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Passed by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Runs the bench with the arguments of the process.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let command: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let command = format!("cargo xtask bench contention {}", command.join(" "));
+    match run(&args, command.trim()) {
+        Ok(dir) => {
+            println!("report: {}", dir.join("report.md").display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = match &args.scenario {
+        Some(file) => file.clone(),
+        None => home.join("scenarios").join(if args.quick { "smoke.toml" } else { "lcam-paper.toml" }),
+    };
+    let scenario = Scenario::load(&file)?;
+    let name = args.name.clone().unwrap_or_else(|| scenario.name.clone());
+    let dir = args.out.clone().unwrap_or_else(|| machine::free_dir(&home.join("runs"), &name));
+    let machine = Machine::look();
+    let begin = Instant::now();
+    let samples = measure(&scenario)?;
+    println!("model: computing");
+    let model = model::chapter(&scenario, &samples)?;
+    let material = Material {
+        name: &name,
+        command,
+        scenario: &scenario,
+        machine: &machine,
+        load_after: machine::load_average(),
+        seconds: begin.elapsed().as_secs_f64(),
+        samples: &samples,
+        model: Some(model),
+    };
+    report::write(&dir, &material)?;
+    Ok(dir)
+}
+
+/// All cells; within each run of a cell the mappings take turns, so that what else the machine does falls on all of them.
+fn measure(scenario: &Scenario) -> Result<Samples, BenchError> {
+    let cells = scenario.cells()?;
+    let data = runner::data();
+    let total: usize = cells.iter().map(|cell| cell.variants.len() * scenario.runs).sum();
+    let mut samples = Samples::default();
+    for cell in &cells {
+        for run in 0..scenario.runs {
+            for variant in &cell.variants {
+                let sample = runner::run(scenario, cell, *variant, run, &data)?;
+                samples.all.push(sample);
+                progress(cell, &samples, total);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+fn progress(cell: &Cell, samples: &Samples, total: usize) {
+    let Some(sample) = samples.all.last() else { return };
+    println!(
+        "{:4}/{total} {} {} {:13} {:8.0} ops/s {:9.2} ms",
+        samples.all.len(),
+        cell.scenario(),
+        machine::size_name(cell.block_bytes),
+        sample.mapping,
+        sample.ops_per_s,
+        sample.mean_us / 1e3
+    );
+}

@@ -1,0 +1,55 @@
+//! Why a run ended without a report.
+
+use std::path::{Path, PathBuf};
+
+use client::ClientError;
+use messenger::{CallError, ListenError, RuntimeError};
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The scenario is not TOML of the right shape.
+    #[error("{}: {source}", path.display())]
+    Toml {
+        /// Which.
+        path: PathBuf,
+        /// What the parser said.
+        source: Box<toml::de::Error>,
+    },
+    /// The scenario asks for something that does not exist.
+    #[error("scenario: {0}")]
+    Scenario(String),
+    /// The runtime did not start.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The listener did not start.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A call failed in a run where none may.
+    #[error("a call failed: {0}")]
+    Call(#[from] CallError),
+    /// The client of the whole system failed.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The load generator ended before it was told to.
+    #[error("the load generator is gone")]
+    Gone,
+    /// Results could not be turned into JSON.
+    #[error("results: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl BenchError {
+    /// For `map_err`: an error of this file.
+    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> BenchError + '_ {
+        move |source| BenchError::File { path: path.to_owned(), source }
+    }
+}

@@ -1,0 +1,102 @@
+//! The contention bench for a few seconds: it must run with every mapping and write everything that a report has. What
+//! it measures in so short a time is not looked at.
+
+use super::report::Report;
+use crate::error::{Context, Outcome, ensure};
+use crate::exec::{self, Interrupt};
+use crate::workspace;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Building the bench, and running it.
+const BUILD_AND_RUN_MAX: Duration = Duration::from_secs(1200);
+/// Largest file that a report may put into git.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const FIGURES: [&str; 8] = [
+    "fig-02-12-busy.svg",
+    "fig-02-12-bytes.svg",
+    "fig-04-13-lock-time.svg",
+    "fig-05-events.svg",
+    "fig-10-throughput.svg",
+    "fig-11-latency.svg",
+    "fig-lock-share.svg",
+    "fig-model.svg",
+];
+
+/// Runs it and looks at what it wrote.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
+    let out = dir.path().join("run");
+    report.case("bench", "contention --quick writes a complete report", || {
+        let mut command = Command::new(workspace::cargo());
+        command.current_dir(workspace::root());
+        command.args(["bench", "-p", "benches", "--bench", "contention", "--", "--quick", "--out"]).arg(&out);
+        exec::run_ok(&mut command, BUILD_AND_RUN_MAX, interrupt)?;
+        check_summary(&out)?;
+        check_files(&out)
+    })
+}
+
+fn read(path: &Path) -> Outcome<String> {
+    std::fs::read_to_string(path).doing(|| format!("cannot read {}", path.display()))
+}
+
+/// Every mapping has a row of every metric in every cell, from at least one run.
+fn check_summary(out: &Path) -> Outcome {
+    let rows: Vec<serde_json::Value> =
+        serde_json::from_str(&read(&out.join("summary.json"))?).doing(|| "summary.json is not JSON")?;
+    let text = |row: &serde_json::Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    let measured: Vec<&serde_json::Value> =
+        rows.iter().filter(|row| !text(row, "scenario").starts_with("model/")).collect();
+    let names = |name| measured.iter().map(|row| text(row, name)).collect::<BTreeSet<String>>();
+    let (scenarios, mappings, metrics) = (names("scenario"), names("mapping"), names("metric"));
+    ensure!(scenarios.len() >= 9, "only {} scenarios were measured: {scenarios:?}", scenarios.len());
+    for mapping in ["round-robin", "traffic-aware", "shared", "lcam", "lcam-damped", "handoff", "core-affine"] {
+        ensure!(mappings.contains(mapping), "mapping {mapping} is missing");
+    }
+    let cells: BTreeSet<(String, String)> =
+        measured.iter().map(|row| (text(row, "scenario"), text(row, "block_size"))).collect();
+    let wanted = cells.len() * mappings.len() * metrics.len();
+    ensure!(measured.len() == wanted, "{} rows, expected {wanted}", measured.len());
+    for row in &measured {
+        ensure!(row["runs"].as_u64().is_some_and(|runs| runs > 0), "a row without runs: {row}");
+        ensure!(row.get("median").is_some() && row.get("ratio").is_some(), "a row without numbers: {row}");
+    }
+    let served = measured.iter().filter(|row| row["metric"] == "ops_per_s");
+    for row in served {
+        ensure!(row["median"].as_f64().is_some_and(|ops| ops > 0.0), "nothing was served: {row}");
+    }
+    ensure!(rows.len() > measured.len(), "the model has no rows");
+    Ok(())
+}
+
+/// Report, figures and raw data are there, whole, and small enough for git.
+fn check_files(out: &Path) -> Outcome {
+    let report = read(&out.join("report.md"))?;
+    for part in ["* Command:", "* Commit:", "* Machine:", "## Targets", "## The model", "## What this does not show"] {
+        ensure!(report.contains(part), "the report lacks `{part}`");
+    }
+    for figure in FIGURES {
+        ensure!(report.contains(figure), "the report does not show {figure}");
+        let svg = read(&out.join("figures").join(figure))?;
+        ensure!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{figure} is not whole");
+        ensure!(!svg.contains("NaN"), "{figure} has a coordinate that is no number");
+    }
+    let mut files = 0;
+    for entry in std::fs::read_dir(out.join("raw")).doing(|| "cannot list the raw data")? {
+        let path = entry.doing(|| "cannot list the raw data")?.path();
+        let samples: Vec<serde_json::Value> =
+            serde_json::from_str(&read(&path)?).doing(|| format!("{} is not JSON", path.display()))?;
+        ensure!(!samples.is_empty(), "{} is empty", path.display());
+        let bytes = path.metadata().doing(|| format!("cannot look at {}", path.display()))?.len();
+        ensure!(bytes < FILE_BYTES_MAX, "{} has {bytes} bytes", path.display());
+        files += 1;
+    }
+    ensure!(files >= 9, "only {files} files of raw data");
+    Ok(())
+}
