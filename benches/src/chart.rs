@@ -184,7 +184,8 @@ impl<'a> Frame<'a> {
         let group = (self.right - self.left) / categories.len().max(1) as f64;
         let bar = group * 0.84 / values.len().max(1) as f64;
         // Labels that would touch are left out, at even distances.
-        let every = ((6.5 * categories.iter().map(|c| c.len()).max().unwrap_or(1) as f64 + 4.0) / group).ceil() as usize;
+        let every =
+            ((6.5 * categories.iter().map(|c| c.len()).max().unwrap_or(1) as f64 + 4.0) / group).ceil() as usize;
         for (index, category) in categories.iter().enumerate() {
             let x = self.left + group * index as f64;
             if index.is_multiple_of(every.max(1)) {

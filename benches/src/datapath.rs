@@ -258,7 +258,9 @@ fn write_report(
             for (metric, of) in METRICS {
                 let (value, base) = (value(measured, path, mapping, of), value(measured, path, MAPPINGS[0], of));
                 let scenario = format!("datapath/{path}/randwrite");
-                rows.push(RowOf { scenario, mapping, block_bytes: BLOCK_BYTES as u64, metric, value, base, runs }.row());
+                rows.push(
+                    RowOf { scenario, mapping, block_bytes: BLOCK_BYTES as u64, metric, value, base, runs }.row(),
+                );
             }
         }
     }
@@ -303,7 +305,10 @@ fn text(name: &str, machine: &Machine, measured: &[Measured], runs: usize) -> St
          flight each; {runs} runs, mappings in turn; medians\n",
         machine.cores
     );
-    let _ = writeln!(out, "| path | mapping | writes/s | to round-robin | mean us | CPU of the daemon, us per write |\n|---|---|---|---|---|---|");
+    let _ = writeln!(
+        out,
+        "| path | mapping | writes/s | to round-robin | mean us | CPU of the daemon, us per write |\n|---|---|---|---|---|---|"
+    );
     for (path, _, _) in PATHS {
         for mapping in MAPPINGS {
             let m = |of: Of| value(measured, path, mapping, of);

@@ -1,8 +1,8 @@
 //! The paper's figures, drawn from samples, side by side for all mappings.
 
 use crate::chart::{Figure, Panel, Plot, Style, style};
-use crate::runner::Sample;
 use crate::machine::size_name;
+use crate::runner::Sample;
 use crate::stats::ratio;
 use crate::table::Samples;
 use crate::targets::{HEADLINE, LOCKS};
@@ -10,7 +10,8 @@ use crate::targets::{HEADLINE, LOCKS};
 /// Order of the legend in every figure, so that a mapping has one colour.
 const ORDER: [&str; 7] =
     ["round-robin", "traffic-aware", "shared", "lcam", "handoff", "core-affine", crate::scenario::Variant::DAMPED];
-const NOTE: &str = "Blocking service time: handlers sleep, 8 workers act as 8 cores; real sockets, epoll, locks and placement.";
+const NOTE: &str =
+    "Blocking service time: handlers sleep, 8 workers act as 8 cores; real sockets, epoll, locks and placement.";
 
 /// A figure with its file name and a caption for the report.
 pub(crate) struct Drawn {
@@ -115,7 +116,8 @@ fn batches(samples: &Samples) -> Option<Drawn> {
         }
     }
     let caption = format!("Figure 5: events that workers fetch at once, {scenario}, {}", size_name(block));
-    let styles = vec![style(2, "worker with the most"), style(3, "mean of workers"), style(0, "worker with the fewest")];
+    let styles =
+        vec![style(2, "worker with the most"), style(3, "mean of workers"), style(0, "worker with the fewest")];
     figure("fig-05-events.svg", caption, styles, 2, (420.0, 200.0), panels)
 }
 

@@ -235,7 +235,13 @@ pub(crate) fn zipf(count: usize, exponent: f64, random: &mut fastrand::Rng) -> V
 /// Sums of shares up to and including each.
 pub(crate) fn running_sums(shares: &[f64]) -> Vec<f64> {
     let mut sum = 0.0;
-    shares.iter().map(|share| { sum += share; sum }).collect()
+    shares
+        .iter()
+        .map(|share| {
+            sum += share;
+            sum
+        })
+        .collect()
 }
 
 /// The index that a number in 0..1 falls on.

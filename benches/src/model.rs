@@ -87,7 +87,8 @@ pub(crate) fn chapter(scenario: &Scenario, samples: &Samples) -> Result<Chapter,
     for cell in cells.iter().filter(|cell| cell.mode == Mode::Blocking) {
         for variant in &cell.variants {
             let name = cell.scenario();
-            let of = |of: fn(&crate::runner::Sample) -> f64| samples.median(&name, cell.block_bytes, variant.name(), of);
+            let of =
+                |of: fn(&crate::runner::Sample) -> f64| samples.median(&name, cell.block_bytes, variant.name(), of);
             let Some((measured, measured_us)) = of(|s| s.ops_per_s).zip(of(|s| s.mean_us)) else { continue };
             let measured_lock = of(|s| s.lock_ms_sum() / s.seconds).unwrap_or(0.0);
             let (warm_up, measure) = scenario.times();
@@ -191,9 +192,10 @@ impl Chapter {
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for point in &self.points {
-            let base = self.points.iter().find(|p| {
-                p.sweep == point.sweep && p.x == point.x && p.mapping == Mapping::RoundRobin.name()
-            });
+            let base = self
+                .points
+                .iter()
+                .find(|p| p.sweep == point.sweep && p.x == point.x && p.mapping == Mapping::RoundRobin.name());
             let name = match point.sweep {
                 Sweep::Workers => format!("model/workers-{}", point.x),
                 Sweep::Connections { workers } => format!("model/workers-{workers}/connections-{}", point.x),
@@ -203,7 +205,8 @@ impl Chapter {
             for (metric, of) in metrics {
                 let (value, base) = (of(&point.outcome), base.map_or(0.0, |base| of(&base.outcome)));
                 let scenario = name.clone();
-                let row = RowOf { scenario, mapping: point.mapping, block_bytes: HEADLINE.1, metric, value, base, runs: 1 };
+                let row =
+                    RowOf { scenario, mapping: point.mapping, block_bytes: HEADLINE.1, metric, value, base, runs: 1 };
                 rows.push(row.row());
             }
         }
@@ -254,7 +257,9 @@ impl Chapter {
         xs.dedup();
         let (what, head) = match sweep {
             Sweep::Workers => ("by the number of workers".to_owned(), "workers"),
-            Sweep::Connections { workers } => (format!("by the number of connections, {workers} workers"), "connections"),
+            Sweep::Connections { workers } => {
+                (format!("by the number of connections, {workers} workers"), "connections")
+            }
         };
         let mappings = self.mappings();
         let mut out = format!("\nComputed ops/s (bytes per worker max/min) {what}:\n\n| {head} |");

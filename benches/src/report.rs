@@ -146,9 +146,7 @@ fn write_raw(dir: &Path, material: &Material<'_>) -> Result<Vec<String>, BenchEr
 fn shortened(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {
-        Value::Number(number) if number.is_f64() => {
-            number.as_f64().map_or(Value::Null, |value| rounded(value).into())
-        }
+        Value::Number(number) if number.is_f64() => number.as_f64().map_or(Value::Null, |value| rounded(value).into()),
         Value::Array(items) => items.into_iter().map(shortened).collect(),
         Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, shortened(value))).collect(),
         other => other,
@@ -197,7 +195,10 @@ const NOT_SHOWN: &str = "
 ";
 
 fn assumptions(out: &mut String, scenario: &Scenario) {
-    let _ = writeln!(out, "| service times | under the lock: us per message | us per KiB in | us per KiB out | after it: us per message | us per KiB out |");
+    let _ = writeln!(
+        out,
+        "| service times | under the lock: us per message | us per KiB in | us per KiB out | after it: us per message | us per KiB out |"
+    );
     let _ = writeln!(out, "|---|---|---|---|---|---|");
     for (name, times) in &scenario.service {
         let _ = writeln!(

@@ -146,15 +146,15 @@ pub(crate) fn run(
     let server = Runtime::start(telemetry::server_config(SERVER, workers, cell))?;
     let client = Runtime::start(RuntimeConfig::new("load", 1))?;
     let times = (cell.mode == Mode::Blocking).then_some(cell.times);
-    let config = telemetry::listen_config(scenario, variant, workers, ListenConfig::new(any_port(), ClusterId::new(1), "bench"));
+    let config =
+        telemetry::listen_config(scenario, variant, workers, ListenConfig::new(any_port(), ClusterId::new(1), "bench"));
     let listener = server.handle().listen(config, server::factory(times, Arc::clone(&work), data.clone()))?;
     let connections = connect_all(scenario, cell, workers, &client.handle(), listener.local_addr(), data)?;
     let phase = PhaseCell::default();
     let (plan, capacity) = (cell.clone(), capacity(cell, workers));
     let (given, given_phase, given_data) = (connections.clone(), phase.clone(), data.clone());
-    let tally = client.handle().run_on(0, move |worker| {
-        load::generate(worker, given, plan, capacity, given_phase, given_data)
-    });
+    let tally =
+        client.handle().run_on(0, move |worker| load::generate(worker, given, plan, capacity, given_phase, given_data));
     let (warm_up, measure) = scenario.times();
     std::thread::sleep(warm_up);
     let watch = Watch { server: &server.handle(), listener: &listener, work: &work };
@@ -263,8 +263,7 @@ fn sample(
     let ops_per_s = ops as f64 / seconds;
     let share = |ns: u64| ns as f64 / 1e9 / seconds;
     let workers = before.workers.iter().zip(&after.workers).map(|(before, after)| {
-        let [bytes, messages, busy, cpu, polls, events] =
-            std::array::from_fn(|i| after[i].saturating_sub(before[i]));
+        let [bytes, messages, busy, cpu, polls, events] = std::array::from_fn(|i| after[i].saturating_sub(before[i]));
         WorkerSample { mb: bytes as f64 / 1e6, messages, busy: share(busy), cpu: share(cpu), polls, events }
     });
     let connections = tally.by_connection.iter().enumerate().map(|(index, ops)| {

@@ -80,8 +80,7 @@ impl ServiceTimes {
     /// Time under the lock in nanoseconds, for so many bytes in and out.
     pub(crate) fn locked_ns(&self, bytes_in: u64, bytes_out: u64) -> i64 {
         let (kib_in, kib_out) = (bytes_in as f64 / 1024.0, bytes_out as f64 / 1024.0);
-        let us =
-            self.locked_us_per_message + self.locked_us_per_kib_in * kib_in + self.locked_us_per_kib_out * kib_out;
+        let us = self.locked_us_per_message + self.locked_us_per_kib_in * kib_in + self.locked_us_per_kib_out * kib_out;
         (us * 1e3) as i64
     }
 

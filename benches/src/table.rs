@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::runner::Sample;
 use crate::report::RowOf;
+use crate::runner::Sample;
 use crate::scenario::Mode;
 use crate::stats::{median, spread};
 
@@ -66,8 +66,7 @@ impl Samples {
     pub(crate) fn cells(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = Vec::new();
         for sample in &self.all {
-            let key =
-                Key { scenario: sample.scenario.clone(), mode: sample.mode, block_bytes: sample.block_bytes };
+            let key = Key { scenario: sample.scenario.clone(), mode: sample.mode, block_bytes: sample.block_bytes };
             if !keys.contains(&key) {
                 keys.push(key);
             }
@@ -111,7 +110,8 @@ impl Samples {
 
     /// The run in the middle of a cell with a mapping, by throughput: for what has no median.
     pub(crate) fn typical(&self, scenario: &str, block_bytes: u64, mapping: &str) -> Option<&Sample> {
-        let mut runs: Vec<usize> = (0..self.all.len()).filter(|i| self.is_of(*i, scenario, block_bytes, mapping)).collect();
+        let mut runs: Vec<usize> =
+            (0..self.all.len()).filter(|i| self.is_of(*i, scenario, block_bytes, mapping)).collect();
         runs.sort_by(|a, b| self.all[*a].ops_per_s.total_cmp(&self.all[*b].ops_per_s));
         runs.get(runs.len() / 2).map(|index| &self.all[*index])
     }

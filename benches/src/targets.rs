@@ -1,7 +1,7 @@
 //! What the mappings are held against: the paper's headline, and what goes past it. Each is met or not, with numbers.
 
-use crate::runner::Sample;
 use crate::machine::size_name;
+use crate::runner::Sample;
 use crate::stats::spread;
 use crate::table::{Key, Samples};
 
@@ -179,8 +179,7 @@ mod tests {
     fn targets_are_judged_by_the_numbers() {
         let (scenario, block) = HEADLINE;
         let ops = [("round-robin", 100.0), ("lcam", 300.0), ("handoff", 310.0), ("core-affine", 200.0)];
-        let samples =
-            Samples { all: ops.map(|(mapping, ops)| made_up(scenario, mapping, block, 0, ops)).to_vec() };
+        let samples = Samples { all: ops.map(|(mapping, ops)| made_up(scenario, mapping, block, 0, ops)).to_vec() };
         let verdicts = judge(&samples);
         let met = |start: &str| verdicts.iter().find(|v| v.target.starts_with(start)).expect("a verdict").met;
         assert_eq!(met("`lcam`: at least 2.84x"), Some(true));

@@ -28,7 +28,12 @@ pub(crate) fn server_config(name: &str, workers: usize, cell: &Cell) -> RuntimeC
 
 /// Settings of the listener. Placement runs beside the acceptor, on the last worker: in the skewed scenarios that has
 /// no connection with data, as the paper's placement thread has none.
-pub(crate) fn listen_config(scenario: &Scenario, variant: Variant, workers: usize, config: ListenConfig) -> ListenConfig {
+pub(crate) fn listen_config(
+    scenario: &Scenario,
+    variant: Variant,
+    workers: usize,
+    config: ListenConfig,
+) -> ListenConfig {
     ListenConfig { placement: model::placement(scenario, variant), worker: workers - 1, ..config }
 }
 

@@ -241,8 +241,7 @@ impl<'a> Sim<'a> {
             (0..in_flight).for_each(|_| self.send(0, Kind::Closed));
         }
         for index in 0..self.plan.connections {
-            let connection =
-                NewConnection { lane: traffic.lane(index, self.plan.workers), before: index as u64 };
+            let connection = NewConnection { lane: traffic.lane(index, self.plan.workers), before: index as u64 };
             self.connections[index].workers =
                 first_workers(self.plan.placement.mapping, self.plan.workers, connection).unwrap_or_default();
             match traffic {
@@ -267,8 +266,7 @@ impl<'a> Sim<'a> {
 
     /// Sends a request of the client on a connection, or under Zipf traffic on one that is drawn.
     fn send(&mut self, connection: usize, kind: Kind) {
-        let connection =
-            if self.sums.is_empty() { connection } else { pick(&self.sums, self.random.f64()) };
+        let connection = if self.sums.is_empty() { connection } else { pick(&self.sums, self.random.f64()) };
         let (block, reads) = (self.plan.cell.block_bytes, self.plan.cell.pattern.read_share());
         let (bytes_in, bytes_out) = match kind {
             Kind::Ping => (0, 0),

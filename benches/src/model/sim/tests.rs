@@ -40,7 +40,10 @@ fn even_traffic_fills_all_workers_of_fixed_mappings() {
         let outcome = simulate(&plan(mapping, Traffic::Even { in_flight: 4 }, 4, 16));
         assert!(outcome.ops_per_s > 3850.0, "{mapping}: {} ops/s of 4000", outcome.ops_per_s);
         let total: u64 = outcome.bytes.iter().sum();
-        assert!((total as f64 - outcome.ops_per_s * 4096.0).abs() < 0.05 * total as f64, "{mapping}: bytes and ops differ");
+        assert!(
+            (total as f64 - outcome.ops_per_s * 4096.0).abs() < 0.05 * total as f64,
+            "{mapping}: bytes and ops differ"
+        );
     }
 }
 
