@@ -6,12 +6,14 @@ use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
 use messenger::buffer::{PoolConfig, Pools};
 use messenger::frame::{Frame, FrameCodec, FrameLimits, Message, RESERVED_KINDS, TrafficClass};
+use messenger::sync::LockTable;
 use std::sync::{Arc, OnceLock};
 use tokio_util::codec::{Decoder, Encoder};
 
 fn codec() -> FrameCodec {
     static POOLS: OnceLock<Pools> = OnceLock::new();
-    let pools = POOLS.get_or_init(|| Pools::new(PoolConfig { pools: 1, retained_bytes_max: 1 << 20 }));
+    let pools =
+        POOLS.get_or_init(|| Pools::new(PoolConfig { pools: 1, retained_bytes_max: 1 << 20 }, &LockTable::default()));
     let limits = FrameLimits { front_bytes_max: 4096, data_bytes_max: 16384 };
     FrameCodec::new(limits, Arc::clone(pools.pool(0)))
 }

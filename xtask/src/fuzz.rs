@@ -69,7 +69,7 @@ impl Fuzzer {
         let host = host(interrupt)?;
         let mut cargo = Command::new(workspace::cargo());
         // With a target named, build scripts and macros are built without the counters.
-        cargo.current_dir(workspace::root().join("fuzz")).args(["build", "--release", "--locked", "--target", &host]);
+        cargo.current_dir(workspace::root().join("fuzz")).args(["build", "--release", "--target", &host]);
         cargo.arg("--target-dir").arg(target.join("fuzz"));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}")).env_remove("RUSTFLAGS");
         exec::run_visible(&mut cargo, exec::NO_DEADLINE, interrupt)?;
