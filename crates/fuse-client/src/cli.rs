@@ -88,6 +88,9 @@ struct MountArgs {
     /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default: 30]
     #[arg(long, env = "TREFOIL_TIMEOUT")]
     timeout: Option<String>,
+    /// Where to serve /metrics over HTTP for Prometheus, IP:PORT [default: nowhere]
+    #[arg(long, env = "TREFOIL_FUSE_HTTP_LISTEN", value_name = "ADDR")]
+    http_listen: Option<String>,
     /// Where to log instead of standard error
     #[arg(long)]
     log_file: Option<PathBuf>,
@@ -134,6 +137,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("read_ahead_kib", args.read_ahead_kib),
         ("read_policy", args.read_policy),
         ("timeout", args.timeout),
+        ("http_listen", args.http_listen),
     ];
     for (name, value) in flags {
         if let Some(value) = value {
@@ -212,6 +216,7 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("read_ahead_kib={}", settings.read_ahead_kib));
     list.push(format!("read_policy={}", settings.read_policy));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
+    list.extend(settings.http_listen.map(|address| format!("http_listen={address}")));
     args.extend(["-o".into(), list.join(",").into()]);
     if let Some(log) = &settings.log_file {
         args.extend(["--log-file".into(), log.into()]);

@@ -50,6 +50,9 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
+    /// The page of metrics cannot be served.
+    #[error(transparent)]
+    Http(#[from] messenger::http::HttpError),
     /// The FUSE session broke.
     #[error("the FUSE session ended: {0}")]
     Session(io::Error),

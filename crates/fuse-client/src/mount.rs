@@ -8,6 +8,7 @@ use crate::{daemon, device, mountpoint};
 use client::fs::{FileSystem, FsOptions};
 use client::{Client, ClientConfig, ClientError};
 use fuser::{Config, Session, SessionACL};
+use messenger::http::HttpServer;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
@@ -47,7 +48,12 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
     let client = connect(settings, &dir)?;
     let (pages, jobs) = kernel_pages();
     let fs = FileSystem::start(client.clone(), FsOptions::default(), Arc::new(pages)).map_err(MountError::Cluster)?;
-    let served = serve(settings, &dir, &fs, jobs);
+    let http = settings.http_listen.map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()])).transpose();
+    let served = http.map_err(MountError::from).and_then(|http| {
+        let served = serve(settings, &dir, &fs, jobs);
+        drop(http);
+        served
+    });
     // Also after an error: what was written must not depend on how a mount ended.
     let safe = finish(&fs, &client);
     served?;

@@ -4,6 +4,7 @@
 //! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error.
 
 use client::ReadPolicy;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub struct MountSettings {
     pub read_policy: ReadPolicy,
     /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for ever. Default 30 s.
     pub timeout: Duration,
+    /// Where `/metrics` is served over HTTP; nowhere by default.
+    pub http_listen: Option<SocketAddr>,
     /// Where a background mount logs.
     pub log_file: Option<PathBuf>,
     /// Log every operation.
@@ -78,6 +81,7 @@ impl MountSettings {
             read_ahead_kib: 1024,
             read_policy: ReadPolicy::default(),
             timeout: Duration::from_secs(30),
+            http_listen: None,
             log_file: None,
             trace: false,
             kernel: KernelOptions::default(),
@@ -132,6 +136,12 @@ impl MountSettings {
                 self.max_request_bytes = number(name, value, min, max)? as u32;
             }
             ("read_ahead_kib", Some(value)) => self.read_ahead_kib = number(name, value, 0, 1 << 20)? as u32,
+            ("http_listen", Some(value)) => {
+                let address = value
+                    .parse()
+                    .map_err(|_| format!("http_listen={value}: not an address, such as 127.0.0.1:9283"))?;
+                self.http_listen = Some(address);
+            }
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
             _ => {
                 return Err(format!(

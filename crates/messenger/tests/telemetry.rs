@@ -1,5 +1,7 @@
 //! What a runtime tells of itself while it works.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -117,4 +119,42 @@ fn what_is_off_counts_messages_only() {
     assert!(!report.enabled && report.locks.is_empty());
     assert_eq!((total.busy_ns, total.cpu_ns), (0, 0));
     assert!(total.messages_in >= 100);
+}
+
+/// All of a page, head included.
+fn get(server: &http::HttpServer, path: &str) -> String {
+    let mut stream = TcpStream::connect(server.addr()).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+#[test]
+fn a_scrape_tells_of_every_runtime_under_its_own_name() {
+    let (one, two) = (runtime(true), Runtime::start(RuntimeConfig::new("other", 1)).expect("starts"));
+    load(&one, |done| done >= 20);
+    let handles = vec![one.handle(), two.handle()];
+    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), handles).expect("a port");
+    let answer = get(&server, "/metrics");
+    let (head, page) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let mut named = std::collections::HashMap::new();
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.split(' ');
+            let (what, name) = (words.next().expect("HELP or TYPE"), words.next().expect("a name"));
+            named.entry(name).or_insert_with(Vec::new).push(what);
+        } else {
+            let name = line.split('{').next().expect("never empty");
+            let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let heads = named.get(name).or_else(|| named.get(of_histogram?));
+            assert_eq!(heads.map(Vec::as_slice), Some(&["HELP", "TYPE"][..]), "{line}");
+        }
+    }
+    for part in ["messages_in_total{role=\"test\",worker=\"1\"}", "role=\"other\",worker=\"0\"", "lock=\"connection\""]
+    {
+        assert!(page.contains(part), "`{part}` is not in:\n{page}");
+    }
+    assert!(get(&server, "/").starts_with("HTTP/1.1 404"));
 }

@@ -115,6 +115,10 @@ settings! {
     /// Where an operation stops and is answered as if it were done: none, msgr or msgr+pg. Anything but none DROPS WRITES,
     /// is for measuring, and needs osd_objectstore = memstore [default: none]
     osd_path_cut: String, "TREFOIL_OSD_PATH_CUT";
+    /// Where `/metrics` is served over HTTP for Prometheus, of all roles of this process [default: nowhere]
+    http_listen: SocketAddr, "TREFOIL_HTTP_LISTEN";
+    /// Count locks and the time of workers; off only to measure what that costs [default: true]
+    telemetry: bool, "TREFOIL_TELEMETRY";
     /// Log filter, as of RUST_LOG [default: info]
     log: String, "TREFOIL_LOG";
 }
@@ -197,6 +201,10 @@ pub struct Config {
     pub store: StoreConfig,
     /// Where an operation stops.
     pub path_cut: PathCut,
+    /// Where metrics are served.
+    pub http_listen: Option<SocketAddr>,
+    /// Count locks and times.
+    pub telemetry: bool,
     /// Log filter.
     pub log: String,
 }
@@ -283,6 +291,8 @@ impl Config {
             full_ratio: in_range("mon_osd_full_ratio", full_ratio, 0.5, 0.99)?,
             store,
             path_cut: path_cut(s.osd_path_cut.as_deref(), store)?,
+            http_listen: s.http_listen,
+            telemetry: s.telemetry.unwrap_or(true),
             log: s.log.unwrap_or_else(|| "info".into()),
         })
     }

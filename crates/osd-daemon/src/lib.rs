@@ -13,3 +13,4 @@ pub mod monitor;
 pub mod osd;
 mod readiness;
 pub mod roles;
+mod telemetry;

@@ -9,6 +9,7 @@ use crate::monitor::{self, MonitorConfig, MonitorError, MonitorHandle};
 use crate::osd::{self, OsdConfig, OsdError, OsdHandle};
 use crate::readiness;
 use cluster::PoolSpec;
+use messenger::http::{HttpError, HttpServer};
 use messenger::{Runtime, RuntimeConfig, RuntimeError};
 use protocol::OsdId;
 use protocol::monitor::ClusterStatus;
@@ -37,6 +38,9 @@ pub enum StartError {
     /// Threads or event queues could not be made.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    /// The page of metrics.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// A thread could not be made.
     #[error("cannot make a thread: {0}")]
     Thread(std::io::Error),
@@ -48,6 +52,7 @@ pub struct Running {
     monitor: Option<(MonitorHandle, Runtime)>,
     mds: Option<Mds>,
     osds: Vec<OsdHandle>,
+    http: Option<HttpServer>,
     /// What the monitor said when the whole cluster in this process began to serve.
     status: Option<ClusterStatus>,
 }
@@ -96,7 +101,7 @@ impl Running {
         // With port 0 only the monitor itself knows where it is reached.
         let mut monitor_addr = config.monitor_addr;
         if wants(Role::Monitor) {
-            let runtime = Runtime::start(RuntimeConfig::new("mon", 1))?;
+            let runtime = Runtime::start(runtime_config(config, "monitor"))?;
             let monitor = monitor::start(monitor_config(config), &runtime.handle())?;
             if monitor_addr.port() == 0 {
                 monitor_addr.set_port(monitor.addr().port());
@@ -112,12 +117,18 @@ impl Running {
             }
         }
         if wants(Role::Mds) {
-            let runtime = Runtime::start(RuntimeConfig::new("mds", 1))?;
+            let runtime = Runtime::start(runtime_config(config, "mds"))?;
             let mds_config = MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr);
             let handle = Arc::new(mds::start(mds_config, &runtime.handle())?);
             let data =
                 DataClient::start(monitor_addr, &handle, runtime.handle().locks()).map_err(StartError::Thread)?;
             self.mds = Some(Mds { handle, data, runtime });
+        }
+        if let Some(addr) = config.http_listen {
+            let monitor = self.monitor.iter().map(|(_, runtime)| runtime.handle());
+            let osds = self.osds.iter().map(|osd| osd.workers().clone());
+            let mds = self.mds.iter().map(|mds| mds.runtime.handle());
+            self.http = Some(HttpServer::metrics(addr, monitor.chain(osds).chain(mds).collect())?);
         }
         if let (Some((_, runtime)), Some(_), false) = (&self.monitor, &self.mds, self.osds.is_empty()) {
             self.status = readiness::wait_until_serving(&runtime.handle(), monitor_addr, SERVING_WAIT_MAX);
@@ -135,12 +146,14 @@ impl Running {
         let monitor = self.monitor.iter().map(|(m, _)| ("monitor".to_owned(), m.addr()));
         let osds = self.osds.iter().map(|o| (o.id().to_string(), o.addr()));
         let mds = self.mds.iter().map(|m| ("mds".to_owned(), m.handle.addr()));
-        monitor.chain(osds).chain(mds)
+        let http = self.http.iter().map(|http| ("http".to_owned(), http.addr()));
+        monitor.chain(osds).chain(mds).chain(http)
     }
 
     /// Stops every role. The monitor goes before the OSDs: their leaving one after the other is no news that should
     /// shrink in-sync sets.
     pub fn stop(self) {
+        drop(self.http);
         if let Some(mds) = self.mds {
             mds.stop();
         }
@@ -150,6 +163,11 @@ impl Running {
         }
         self.osds.into_iter().for_each(OsdHandle::stop);
     }
+}
+
+/// The one worker of the monitor or the metadata service.
+fn runtime_config(config: &Config, name: &str) -> RuntimeConfig {
+    RuntimeConfig { telemetry: config.telemetry, ..RuntimeConfig::new(name, 1) }
 }
 
 fn monitor_config(config: &Config) -> MonitorConfig {
@@ -169,6 +187,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         host: config.host.clone(),
         osd_op_threads: config.osd_op_threads,
         osd_disk_threads: config.osd_disk_threads,
+        telemetry: config.telemetry,
         ms_workers: config.ms_workers,
         ms_placement: config.ms_placement,
         ms_max_events: config.ms_max_events,

@@ -69,6 +69,10 @@ kinds! {
     OsdStatus = 0x50,
     /// OSD to anyone: postcard [`crate::monitor::OsdReport`].
     OsdStatusReply = 0x51,
+    /// Anyone to any daemon, call: empty front; answered by [`Kind::TelemetryReply`].
+    Telemetry = 0x52,
+    /// Daemon to anyone: postcard `messenger::TelemetryReport`.
+    TelemetryReply = 0x53,
 }
 
 #[cfg(test)]
@@ -79,6 +83,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 22);
+        assert_eq!(known.count(), 24);
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 
 /// Shown by `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage; \
-3 the cluster cannot be reached; 4 no such object or pool; 5 the cluster refused or failed.";
+3 the cluster cannot be reached; 4 no such object, pool or target; 5 the cluster refused or failed.";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,22 @@ pub enum OperatorError {
         /// What happened.
         reason: String,
     },
+    /// There is no such daemon.
+    #[error("no target `{name}`; there are: {known}")]
+    NoTarget {
+        /// The name asked for.
+        name: String,
+        /// Names that exist.
+        known: String,
+    },
+    /// A daemon does not answer.
+    #[error("no answer from {name}: {reason}")]
+    Silent {
+        /// Which.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// There is no such pool.
     #[error("no pool `{name}`; there are: {known}")]
     NoPool {
@@ -55,8 +71,8 @@ impl OperatorError {
         match self {
             OperatorError::ClosedPipe => 0,
             OperatorError::File { .. } => 1,
-            OperatorError::Unreachable { .. } => 3,
-            OperatorError::NoPool { .. } | OperatorError::NoObject(_) => 4,
+            OperatorError::Unreachable { .. } | OperatorError::Silent { .. } => 3,
+            OperatorError::NoPool { .. } | OperatorError::NoObject(_) | OperatorError::NoTarget { .. } => 4,
             OperatorError::Refused(_) => 5,
         }
     }

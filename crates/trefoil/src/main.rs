@@ -2,18 +2,23 @@
 //!
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
 //! * [`object`]: named objects, to and from files and pipes.
+//! * [`locks`], [`top`]: where threads wait and what workers do, asked of each daemon by [`telemetry`].
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
 //! Knows nothing of FUSE and disks. Start reading at [`run`].
 #![forbid(unsafe_code)]
 
 mod error;
+mod locks;
 mod monitor;
 mod object;
 mod output;
 mod pool;
 mod status;
 mod table;
+mod telemetry;
+mod top;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use error::OperatorError;
@@ -49,6 +54,10 @@ enum Command {
     /// Storage daemons
     #[command(subcommand)]
     Osd(OsdCommand),
+    /// Where threads wait for each other: the locks of the daemons
+    Locks(locks::LocksArgs),
+    /// What the workers of the daemons do now
+    Top(top::TopArgs),
     /// Pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
@@ -101,6 +110,8 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Status { json: true } => output::line(&status::to_json(&cluster.status()?)),
         Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
+        Command::Locks(args) => locks::run(&cluster, &args),
+        Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),
         Command::Object(command) => object::run(&cluster, command),
     }

@@ -88,7 +88,7 @@ pub fn pools(pools: &[PoolStatus]) -> String {
 }
 
 /// Rows under a head, each column as wide as its widest cell.
-fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+pub fn columns<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let all: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
@@ -107,6 +107,15 @@ pub fn bytes(n: u64) -> String {
     }
     let power = (n.ilog2() / 10) as usize;
     format!("{:.1} {}", n as f64 / (1u64 << (10 * power)) as f64, UNITS[power - 1])
+}
+
+/// A duration in the unit that fits: "1.5 ms".
+pub fn nanoseconds(ns: f64) -> String {
+    const UNITS: [(f64, &str); 3] = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
+    match UNITS.iter().find(|(size, _)| ns >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", ns / size),
+        None => format!("{ns:.0} ns"),
+    }
 }
 
 /// A time in UTC: "2025-11-20 20:09:00.000000001 UTC".
@@ -161,6 +170,13 @@ mod tests {
             (-1, "1969-12-31 23:59:59.000000007 UTC"),
         ] {
             assert_eq!(time(seconds, 7), words);
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (ns, words) in [(0.0, "0 ns"), (999.0, "999 ns"), (1500.0, "1.5 us"), (2.5e6, "2.5 ms"), (6e10, "60.0 s")] {
+            assert_eq!(nanoseconds(ns), words);
         }
     }
 

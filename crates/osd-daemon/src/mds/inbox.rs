@@ -56,7 +56,10 @@ struct Forward {
 }
 
 impl Service for Forward {
-    fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
+    fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
+        if crate::telemetry::answer(worker, connection, &message) {
+            return;
+        }
         if Kind::from_u16(message.kind) != Some(Kind::Namespace) || !message.is_request() {
             tracing::warn!(peer = %connection.peer(), kind = message.kind, "not for a metadata service: connection closed");
             connection.close();

@@ -69,6 +69,8 @@ pub struct OsdConfig {
     pub host: String,
     /// Cores: threads that each own a share of the PGs. Default 1.
     pub osd_op_threads: u16,
+    /// Count locks and times. Default true; off only to measure what it costs.
+    pub telemetry: bool,
     /// Threads for what waits for the disk, at most. Default 16.
     pub osd_disk_threads: u16,
     /// Messenger workers; those beyond the cores own no PGs. Default: as many as cores, which is also the least.
@@ -108,6 +110,7 @@ impl OsdConfig {
             monitor,
             host: "localhost".into(),
             osd_op_threads: 1,
+            telemetry: true,
             osd_disk_threads: 16,
             ms_workers: 0,
             ms_placement: PlacementConfig::default(),
@@ -218,6 +221,11 @@ impl OsdHandle {
         self.id
     }
 
+    /// Its workers.
+    pub fn workers(&self) -> &messenger::Handle {
+        &self.shared.handle
+    }
+
     /// The newest map that it has.
     pub fn map(&self) -> Option<Arc<ClusterMap>> {
         self.shared.map()
@@ -287,6 +295,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let workers = config.ms_workers.max(config.osd_op_threads);
     let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(workers));
     runtime.max_events = config.ms_max_events;
+    runtime.telemetry = config.telemetry;
     runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
     let runtime = Runtime::start(runtime)?;
     let shared = Arc::new(Shared::new(config, runtime.handle()));

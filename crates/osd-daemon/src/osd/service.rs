@@ -50,6 +50,7 @@ impl Service for Dispatch {
                 let report = protocol::encode(&self.shared.report());
                 return connection.reply(&message, Kind::OsdStatusReply.to_u16(), report, Bytes::new());
             }
+            _ if crate::telemetry::answer(worker, connection, &message) => return,
             _ => return refuse(&self.shared, connection, message.kind, "not for an osd"),
         };
         match pg {
