@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use mio::Interest;
 use mio::net::{TcpListener, TcpStream};
-use parking_lot::Mutex;
 use placement::threads::{Mapping, MappingError, NewConnection, PlacementConfig, first_workers};
 use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::driver::{self, Accepted};
 use crate::handshake::{self, HandshakeError, Hello, Refusal};
+use crate::lock::ContentionMutex;
 use crate::placing;
 use crate::reactor::{Causes, Next, Source, token};
 use crate::runtime::Handle;
@@ -45,12 +45,12 @@ pub(crate) struct Listening {
     pub(crate) id: u64,
     pub(crate) config: ListenConfig,
     /// Sessions by cookie.
-    sessions: Mutex<HashMap<u128, Arc<Station>>>,
-    placement: Mutex<PlacementConfig>,
+    sessions: ContentionMutex<HashMap<u128, Arc<Station>>>,
+    placement: ContentionMutex<PlacementConfig>,
     /// Counts the placements that were set, and the end of the listener; a placement task serves one of them.
     pub(crate) generation: AtomicU64,
     /// Held while seats are assigned, so that what an earlier placement decided is not assigned after a later one.
-    pub(crate) placing: Mutex<()>,
+    pub(crate) placing: ContentionMutex<()>,
     assigned: AtomicU64,
     greetings: AtomicUsize,
 }
@@ -87,7 +87,7 @@ pub struct Listener {
     handle: Handle,
     listening: Arc<Listening>,
     addr: SocketAddr,
-    slot: Arc<Mutex<Option<usize>>>,
+    slot: Arc<ContentionMutex<Option<usize>>>,
 }
 
 impl Listener {
@@ -182,11 +182,11 @@ impl Handle {
         let accepting = config.worker;
         let listening = Arc::new(Listening {
             id: self.next_id(),
-            placement: Mutex::new(config.placement),
+            placement: ContentionMutex::new(self.locks(), "listener placement", config.placement),
             config,
-            sessions: Mutex::default(),
+            sessions: ContentionMutex::new(self.locks(), "listener sessions", HashMap::new()),
             generation: AtomicU64::new(0),
-            placing: Mutex::default(),
+            placing: ContentionMutex::new(self.locks(), "listener placing", ()),
             assigned: AtomicU64::new(0),
             greetings: AtomicUsize::new(0),
         });
@@ -201,7 +201,8 @@ impl Handle {
                 return Err(ListenError::Stopped);
             }
         }
-        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot: Arc::default() };
+        let slot = Arc::new(ContentionMutex::new(self.locks(), "listener slot", None));
+        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot };
         let place = Arc::clone(&listener.slot);
         let posted = self.post_run(accepting, move |worker| {
             let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket), pause: Duration::ZERO };

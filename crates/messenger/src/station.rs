@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use mio::Interest;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
-use parking_lot::Mutex;
 
 use crate::connection::Connection;
 use crate::counters::Counter;
@@ -169,7 +168,7 @@ pub(crate) struct Station {
     handoff: AtomicBool,
     /// There are orders that nobody has carried out.
     ordered: AtomicBool,
-    orders: Mutex<Orders>,
+    orders: ContentionMutex<Orders>,
     /// Total lock time in nanoseconds and bytes at the last placement; written by the placement task alone.
     placed_at: (AtomicU64, AtomicU64),
 }
@@ -187,7 +186,7 @@ impl Station {
             gate: Gate::default(),
             handoff: AtomicBool::new(false),
             ordered: AtomicBool::new(false),
-            orders: Mutex::new(orders),
+            orders: ContentionMutex::new(handle.locks(), "connection orders", orders),
             placed_at: Default::default(),
         })
     }
