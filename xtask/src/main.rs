@@ -5,15 +5,20 @@
 //! * [`bench`]: comparisons that keep a report under `benches/runs`.
 //! * [`testrun`]: everything that must pass, ending in `N passed, N failed`.
 //!
-//! Knows the product only by its binaries and their command lines. Start reading at [`cluster::Cluster`].
+//! * [`crash`]: faults at random under writers that remember what they were promised.
+//!
+//! Knows the product only by its binaries and their command lines, but for [`crash`], which reads fragment files with the
+//! product's own code. Start reading at [`cluster::Cluster`].
 
 mod bench;
 mod cluster;
+mod crash;
 mod demo;
 mod error;
 mod exec;
 mod fuzz;
 mod mounts;
+mod netns;
 mod numbers;
 mod process;
 mod stamp;
@@ -45,6 +50,8 @@ enum Task {
     Test(testrun::TestArgs),
     /// Feeds the decoders of bytes from outside with inputs that coverage leads to
     Fuzz(fuzz::FuzzArgs),
+    /// Kills, stops, cuts off and damages a mounted cluster at random, and checks everything that it had promised
+    Crash(crash::CrashArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),
     /// Compares in one run, and keeps a report
@@ -104,6 +111,7 @@ fn run(task: Task) -> Outcome {
     match task {
         Task::Demo => demo::run(&interrupt),
         Task::Cluster(task) => cluster::cli::run(task, &interrupt),
+        Task::Crash(args) => crash::run(&args, &interrupt),
         Task::Test(args) => testrun::run(&args, &interrupt),
         Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),

@@ -2,13 +2,16 @@
 //!
 //! Contract: the file is an array of 512-byte pieces. Every piece written carries seed, piece number and version, and is
 //! filled from those, so that a torn, misplaced or stale piece shows. Before a write its intent goes to the manifest,
-//! after an fsync a line that says so. Verified is: every piece holds a version that was written to it, whole, and no
-//! older one than its last fsynced. The same for names: what was made and fsynced is there, what was removed is gone.
+//! after an fsync a line that says so. A direct write that was answered is noted too: it is beyond the kernel's cache,
+//! and what no fsync followed must yet survive the death of any processes. Verified is: every piece holds a version that
+//! was written to it, whole, and no older one than its last promised. The same for names: what was made and fsynced is
+//! there, what was removed is gone.
 //!
 //! Manifest lines, outside the file system under test:
 //!
 //! ```text
 //! w FIRST COUNT VERSION    pieces about to be written
+//! a                        the last `w` was answered, and was direct
 //! s                        everything written since the last `n` is fsynced
 //! n                        a new writer: the last one's fsync may never have been answered
 //! f NAME                   the name is durable (its content is its name)
@@ -90,14 +93,19 @@ pub fn run(task: StampTask) -> Outcome {
 /// What the manifest says.
 #[derive(Debug, Default)]
 struct Promises {
-    /// Versions written to a piece, ascending; the first is the last fsynced one, if any is.
+    /// Versions written to a piece, ascending; the first is the last promised one, if any is.
     pieces: BTreeMap<u64, Vec<u64>>,
+    /// The last write: pieces and version.
+    last: Option<(u64, u64, u64)>,
     /// Pieces written since the last fsync line.
     open: Vec<(u64, u64)>,
     /// Name, and whether it must be there (`None`: it may).
     names: BTreeMap<String, Option<bool>>,
     version: u64,
     syncs: u64,
+    acks: u64,
+    /// Of all writes that were begun.
+    bytes: u64,
 }
 
 impl Promises {
@@ -108,8 +116,9 @@ impl Promises {
             let number = |at: usize| words.get(at).and_then(|w| w.parse::<u64>().ok());
             match (words[0], number(1), number(2), number(3)) {
                 ("w", Some(first), Some(count), Some(version)) => promises.written(first, count, version),
+                ("a", ..) => promises.answered(),
                 ("s", ..) => promises.synced(),
-                ("n", ..) => promises.open.clear(),
+                ("n", ..) => (promises.last, _) = (None, promises.open.clear()),
                 ("f", ..) if words.len() == 2 => drop(promises.names.insert(words[1].into(), Some(true))),
                 ("u", ..) if words.len() == 2 => drop(promises.names.insert(words[1].into(), None)),
                 ("U", ..) if words.len() == 2 => drop(promises.names.insert(words[1].into(), Some(false))),
@@ -128,14 +137,26 @@ impl Promises {
             self.open.push((piece, version));
         }
         self.version = self.version.max(version);
+        self.bytes += count * PIECE_BYTES as u64;
+        self.last = Some((first, count, version));
+    }
+
+    fn answered(&mut self) {
+        let Some((first, count, version)) = self.last.take() else { return };
+        self.acks += 1;
+        (first..first + count).for_each(|piece| self.promise(piece, version));
+    }
+
+    fn promise(&mut self, piece: u64, version: u64) {
+        if let Some(versions) = self.pieces.get_mut(&piece) {
+            versions.retain(|&v| v >= version);
+        }
     }
 
     fn synced(&mut self) {
         self.syncs += 1;
-        for (piece, version) in self.open.drain(..) {
-            if let Some(versions) = self.pieces.get_mut(&piece) {
-                versions.retain(|&v| v >= version);
-            }
+        for (piece, version) in std::mem::take(&mut self.open) {
+            self.promise(piece, version);
         }
     }
 }
@@ -149,6 +170,7 @@ struct Writer<'a> {
     version: u64,
     names: Vec<String>,
     buffer: Vec<u8>,
+    direct: bool,
     longest: Duration,
 }
 
@@ -179,7 +201,8 @@ impl<'a> Writer<'a> {
         let names = before.names.iter().filter(|(_, there)| **there == Some(true)).map(|(n, _)| n.clone()).collect();
         let rng = fastrand::Rng::with_seed(place.seed ^ before.version.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let buffer = vec![0; ALIGN_BYTES + WRITE_PIECES_MAX as usize * PIECE_BYTES];
-        Ok(Writer { place, file, dir, manifest, rng, version: before.version, names, buffer, longest: Duration::ZERO })
+        let (version, longest) = (before.version, Duration::ZERO);
+        Ok(Writer { place, file, dir, manifest, rng, version, names, buffer, direct, longest })
     }
 
     fn run(mut self, stop: &Path) -> Outcome {
@@ -215,7 +238,8 @@ impl<'a> Writer<'a> {
         }
         self.file
             .write_all_at(bytes, first * PIECE_BYTES as u64)
-            .doing(|| format!("write of {count} pieces at piece {first}"))
+            .doing(|| format!("write of {count} pieces at piece {first}"))?;
+        if self.direct { self.note("a\n") } else { Ok(()) }
     }
 
     fn sync(&mut self) -> Outcome {
@@ -305,7 +329,8 @@ fn verify(place: &Place, syncs_min: u64) -> Outcome {
     let (count, first) = (broken.len(), broken.iter().take(8).cloned().collect::<Vec<_>>().join("\n  "));
     ensure!(broken.is_empty(), "{count} broken promises:\n  {first}");
     let (pieces, names) = (promises.pieces.len(), promises.names.len());
-    println!("{pieces} pieces and {names} names as promised by {} fsyncs", promises.syncs);
+    let Promises { syncs, acks, bytes, .. } = promises;
+    println!("{pieces} pieces and {names} names as promised by {syncs} fsyncs and {acks} acks; {bytes} bytes written");
     Ok(())
 }
 
@@ -371,6 +396,15 @@ mod tests {
     fn a_new_writers_fsync_promises_nothing_of_the_last_one() {
         let promises = Promises::parse("n\nw 0 1 1\ns\nw 0 1 2\nn\ns\n").unwrap();
         assert_eq!(promises.pieces[&0], [1, 2]);
+    }
+
+    #[test]
+    fn an_answered_direct_write_is_a_promise_without_an_fsync() {
+        let promises = Promises::parse("n\nw 0 2 1\na\nw 1 1 2\na\nw 0 1 3\nn\n").unwrap();
+        assert_eq!((&promises.pieces[&0][..], &promises.pieces[&1][..]), (&[1, 3][..], &[2][..]));
+        assert_eq!(promises.acks, 2);
+        // the last writer's write was never answered
+        assert_eq!(Promises::parse("w 0 1 1\nn\na\n").unwrap().pieces[&0], [0, 1]);
     }
 
     #[test]

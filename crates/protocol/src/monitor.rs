@@ -146,6 +146,8 @@ pub struct OsdReport {
     pub free_bytes: u64,
     /// Bytes in its journals.
     pub journal_bytes: u64,
+    /// Records in its journals that are not trimmed yet; 0 some seconds after the last write.
+    pub journal_records: u64,
     /// Objects that still have to be rebuilt here, by PG, for PGs that are not clean.
     pub to_rebuild: Vec<(PgId, u64)>,
     /// Bytes rebuilt since start.

@@ -7,8 +7,8 @@
 //!   "messages": ["..."],            why, in words
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
-//!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "objects_to_rebuild": 0,
-//!             "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
+//!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "journal_records": 0,
+//!             "objects_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
 //!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0}],
 //!   "pools": [{"id": 1, "name": "data", "k": 2, "m": 1, "chunk_bytes": 512, "object_bytes": 67108864, "pg_num": 32}],
 //!   "pgs": {"clean": 32, "degraded": 0, "recovering": 0, "peering": 0, "down": 0},
@@ -57,6 +57,7 @@ struct OsdJson<'a> {
     used_bytes: u64,
     free_bytes: u64,
     journal_bytes: u64,
+    journal_records: u64,
     objects_to_rebuild: u64,
     rebuilt_bytes: u64,
     corrupt_found: u64,
@@ -144,6 +145,7 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         used_bytes: report.used_bytes,
         free_bytes: report.free_bytes,
         journal_bytes: report.journal_bytes,
+        journal_records: report.journal_records,
         objects_to_rebuild: report.to_rebuild.iter().map(|(_, n)| n).sum(),
         rebuilt_bytes: report.rebuilt_bytes,
         corrupt_found: report.corrupt_found,

@@ -9,8 +9,9 @@
 //! ```
 
 use crate::error::{Context, Outcome, ensure, fail};
+use crate::netns::{self, Net};
 use serde::{Deserialize, Serialize};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 /// What is wanted of a new cluster.
@@ -30,13 +31,18 @@ pub struct Spec {
     pub one_process: bool,
     /// Further lines of every daemon's configuration.
     pub settings: Vec<String>,
+    /// Options of the mount, as of `mount -o`.
+    pub mount_options: String,
+    /// Prefix of a network in which each process has a namespace of its own; see [`crate::netns`].
+    pub net: Option<String>,
 }
 
 impl Spec {
     /// The default cluster: three storage daemons, 2+1, not mounted.
     pub fn new(dir: &Path) -> Spec {
         let dir = dir.to_path_buf();
-        Spec { dir, osds: 3, k: 2, m: 1, mount: None, one_process: false, settings: Vec::new() }
+        let (settings, mount_options) = (Vec::new(), String::new());
+        Spec { dir, osds: 3, k: 2, m: 1, mount: None, one_process: false, settings, mount_options, net: None }
     }
 }
 
@@ -59,10 +65,18 @@ pub struct Layout {
     pub one_process: bool,
     /// Further lines of configuration.
     pub settings: Vec<String>,
+    /// Options of the mount.
+    #[serde(default)]
+    pub mount_options: String,
+    /// Prefix of its network, if it has one of its own.
+    #[serde(default)]
+    pub net: Option<String>,
     /// Directory of the binaries.
     pub binaries: PathBuf,
 }
 
+/// Port of every daemon that has an address of its own.
+const NET_PORT: u16 = 7400;
 /// The client's process among the names.
 pub const MOUNT: &str = "mount";
 /// The one daemon of a one-process cluster.
@@ -78,7 +92,10 @@ impl Layout {
         ensure!(spec.k >= 1 && shards <= 16, "--k {} --m {}: k from 1, k + m to 16", spec.k, spec.m);
         ensure!(spec.osds >= shards, "--osds {}: {}+{} needs at least {shards}", spec.osds, spec.k, spec.m);
         ensure!(spec.osds <= 100, "--osds {}: at most 100 on one machine", spec.osds);
-        let mut ports = free_ports(spec.osds as usize + 2)?;
+        let mut ports = match spec.net {
+            Some(_) => (0..spec.osds as u8 + 2).map(|place| SocketAddr::from((netns::address(place), NET_PORT))).collect(),
+            None => free_ports(spec.osds as usize + 2)?,
+        };
         let osds = ports.split_off(2);
         Ok(Layout {
             monitor: ports[0],
@@ -89,6 +106,8 @@ impl Layout {
             mount: spec.mount.clone(),
             one_process: spec.one_process,
             settings: spec.settings.clone(),
+            mount_options: spec.mount_options.clone(),
+            net: spec.net.clone(),
             binaries: binaries.to_path_buf(),
         })
     }
@@ -122,6 +141,19 @@ impl Layout {
         }
         let osds = (0..self.osds.len()).map(osd_name);
         std::iter::once("monitor".into()).chain(osds).chain(std::iter::once("mds".into())).collect()
+    }
+
+    /// Its network, if it has one of its own.
+    pub fn net(&self) -> Option<Net> {
+        self.net.as_deref().map(Net::new)
+    }
+
+    /// Every process with its address in that network, the mount included.
+    pub fn endpoints(&self) -> Vec<(String, IpAddr)> {
+        let osds = self.osds.iter().enumerate().map(|(id, addr)| (osd_name(id), addr.ip()));
+        let services = [("monitor".to_owned(), self.monitor.ip()), ("mds".to_owned(), self.mds.ip())];
+        let mount = (MOUNT.to_owned(), IpAddr::from(netns::address(self.osds.len() as u8 + 2)));
+        services.into_iter().chain(osds).chain([mount]).collect()
     }
 
     /// The configuration file of a daemon.

@@ -68,6 +68,10 @@ impl Cluster {
             ));
         }
         cluster.layout.save(&cluster.dir)?;
+        if let Some(net) = cluster.layout.net() {
+            ensure!(!cluster.layout.one_process, "a network for each process needs more than one process");
+            net.build(&cluster.layout.endpoints())?;
+        }
         Ok(cluster)
     }
 
@@ -100,9 +104,22 @@ impl Cluster {
 
     /// A command of one of its binaries, told where the monitor is.
     pub fn command(&self, binary: &str) -> Command {
-        let mut command = Command::new(self.layout.binaries.join(binary));
+        let program = self.layout.binaries.join(binary);
+        let mut command = match self.layout.net() {
+            Some(net) => net.hub_command(&program),
+            None => Command::new(program),
+        };
         command.env("TREFOIL_MONITOR", self.layout.monitor.to_string());
         command
+    }
+
+    /// A binary as the process of this name runs it: in that process's network.
+    fn program_of(&self, name: &str, binary: &str) -> Command {
+        let program = self.layout.binaries.join(binary);
+        match self.layout.net() {
+            Some(net) => net.command(name, &program),
+            None => Command::new(program),
+        }
     }
 
     /// A process of the cluster by name.
@@ -155,7 +172,7 @@ impl Cluster {
         std::fs::write(&config, self.layout.config(name, &self.dir)?)
             .doing(|| format!("cannot write {}", config.display()))?;
         // What the developer set for a daemon of his own must not reach these.
-        let mut command = Command::new(self.layout.binaries.join("osd-daemon"));
+        let mut command = self.program_of(name, "osd-daemon");
         let foreign = std::env::vars_os().map(|(key, _)| key).filter(|k| k.to_string_lossy().starts_with("TREFOIL_"));
         for key in foreign {
             command.env_remove(key);
@@ -172,8 +189,11 @@ impl Cluster {
             std::fs::create_dir_all(point).doing(|| format!("cannot make the mount point {}", point.display()))?;
         }
         let daemon = self.daemon(MOUNT)?;
-        let mut command = self.command("fuse-client");
+        let mut command = self.program_of(MOUNT, "fuse-client");
         command.arg("mount").arg(self.layout.monitor.to_string()).arg(point).current_dir(&self.dir);
+        if !self.layout.mount_options.is_empty() {
+            command.args(["-o", &self.layout.mount_options]);
+        }
         let begin = daemon.spawn(&mut command)?;
         // It says so itself; the table of mounts alone may still show a dead one.
         let mounted = |output: &str| {
@@ -254,6 +274,9 @@ impl Cluster {
             mounts::clear(point);
         }
         mounts::clear(&self.dir);
+        if let Some(net) = self.layout.net() {
+            net.destroy();
+        }
     }
 
     /// What `trefoil status --json` says.

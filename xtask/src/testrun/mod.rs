@@ -8,6 +8,7 @@
 //! * [`posix`]: our own checks of a mount, each in a process of its own.
 //! * [`programs`], [`sqlite`]: programs that we did not write.
 //! * [`kills`]: processes killed under a writer that remembers what it was promised.
+//! * [`sick`]: parts that are slow or half dead.
 //! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
 //! * [`operator`]: the command `trefoil`.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
@@ -23,13 +24,15 @@ mod operator;
 pub mod posix;
 mod programs;
 mod report;
-mod rig;
+pub mod rig;
 mod setup;
+mod sick;
 mod sqlite;
 mod workspace_checks;
 
 use crate::cluster::layout::Spec;
 use crate::cluster::{Cluster, layout};
+use crate::crash;
 use crate::error::{Context, Error, Outcome, fail};
 use crate::exec::{self, Interrupt};
 use crate::workspace;
@@ -46,37 +49,59 @@ pub struct TestArgs {
     #[arg(long)]
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
-    /// clients, kill, input, disk, trefoil, fuzz; with a slash, also a part of the test's name: fio/randwrite
+    /// clients, kill, sick, crash, input, disk, trefoil, fuzz; with a slash, also a part of the test's name: fio/randwrite
     filter: Option<String>,
 }
 
 /// What every group needs.
 pub struct Bench {
-    interrupt: Interrupt,
+    /// Ctrl-C.
+    pub interrupt: Interrupt,
     quick: bool,
     /// Directory of our binaries.
-    binaries: PathBuf,
+    pub binaries: PathBuf,
     /// Directory of pjdfstest and fsx.
     tools: PathBuf,
     /// Scratch space on a real disk.
-    work: PathBuf,
+    pub work: PathBuf,
     /// This program.
     xtask: PathBuf,
 }
 
 impl Bench {
+    /// Installs what is missing of other programs, and builds ours.
+    ///
+    /// # Errors
+    /// When either does not succeed.
+    pub fn new(interrupt: &Interrupt, quick: bool) -> Outcome<Bench> {
+        let target = workspace::target_dir(interrupt)?;
+        setup::packages(interrupt)?;
+        Ok(Bench {
+            interrupt: interrupt.clone(),
+            quick,
+            binaries: workspace::build_release(interrupt)?,
+            tools: target.join("tools/bin"),
+            work: target.join("test-work"),
+            // Not its path: building the tests may put another file there while this one runs.
+            xtask: "/proc/self/exe".into(),
+        })
+    }
+
     /// `large`, or `small` in a quick run.
     fn size<T>(&self, large: T, small: T) -> T {
         if self.quick { small } else { large }
     }
 
     /// Runs a program of a test to its end; a non-zero exit status is an error.
-    fn run(&self, command: &mut Command, seconds: u64) -> Outcome<exec::Run> {
+    ///
+    /// # Errors
+    /// When it fails or does not end in time.
+    pub fn run(&self, command: &mut Command, seconds: u64) -> Outcome<exec::Run> {
         exec::run_ok(command, Duration::from_secs(seconds), &self.interrupt)
     }
 
     /// A command of this program.
-    fn xtask(&self, args: &[&str]) -> Command {
+    pub fn xtask(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.xtask);
         command.args(args);
         command
@@ -91,7 +116,7 @@ impl Bench {
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
 /// Groups that start clusters of their own.
-const OWN: [&str; 4] = ["trefoil", "input", "disk", "kill"];
+const OWN: [&str; 6] = ["trefoil", "input", "disk", "kill", "sick", "crash"];
 
 /// Runs the tests.
 ///
@@ -113,11 +138,6 @@ pub fn run(args: &TestArgs, interrupt: &Interrupt) -> Outcome {
 
 fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let needs_system = MOUNTED.iter().chain(&OWN).any(|g| report.wants(g));
-    let target = workspace::target_dir(interrupt)?;
-    let tools = target.join("tools");
-    if needs_system {
-        setup::packages(interrupt)?;
-    }
     workspace_checks::run(report, interrupt)?;
     if report.wants("fuzz") {
         setup::packages(interrupt)?;
@@ -130,17 +150,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         return Ok(());
     }
     if report.wants("pjdfstest") || report.wants("fsx") {
-        setup::crates(&tools, interrupt)?;
+        setup::crates(&workspace::target_dir(interrupt)?.join("tools"), interrupt)?;
     }
-    let bench = Bench {
-        interrupt: interrupt.clone(),
-        quick: args.quick,
-        binaries: workspace::build_release(interrupt)?,
-        tools: tools.join("bin"),
-        work: target.join("test-work"),
-        // Not its path: building the tests may put another file there while this one runs.
-        xtask: "/proc/self/exe".into(),
-    };
+    let bench = Bench::new(interrupt, args.quick)?;
     sweep(&bench.work)?;
     if report.wants("trefoil") {
         operator::run(&bench, report)?;
@@ -156,6 +168,13 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if report.wants("kill") {
         kills::run(&bench, report)?;
+    }
+    if report.wants("sick") {
+        sick::run(&bench, report)?;
+    }
+    if report.wants("crash") {
+        let name = "faults at random for half a minute: everything promised is there, every object decodes from every pair";
+        report.case("crash", name, || crash::short(&bench))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 20] = [
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("sqlite3", "sqlite3"),
@@ -23,6 +23,12 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("find", "findutils"),
     ("cmp", "diffutils"),
     ("ps", "procps"),
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nft", "nftables"),
+    ("nsenter", "util-linux"),
+    ("fsfreeze", "util-linux"),
+    ("mkfs.ext4", "e2fsprogs"),
 ];
 /// Programs of crates.io, with their versions.
 const CRATES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];

@@ -1,7 +1,6 @@
-//! Maps, liveness and the boot message: what happens once for each OSD, on worker 0.
+//! Maps and the boot message: what happens once for each OSD, on worker 0.
 //!
-//! Contract: maps reach the cores in order, and none from before the answer to the boot message. Heartbeats leave only
-//! while every core is alive and its disk works.
+//! Contract: maps reach the cores in order, and none from before the answer to the boot message.
 
 use super::link;
 use super::power::Losses;
@@ -10,21 +9,17 @@ use super::{side, views};
 use cluster::ClusterMap;
 use messenger::Worker;
 use protocol::Epoch;
-use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
+use protocol::monitor::{MapUpdate, MonitorReply};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Time for the monitor to answer a heartbeat; the next one follows all the same.
-const HEARTBEAT_ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Time for the monitor to answer a boot message.
 const BOOT_ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Pause before the boot message is sent again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// A core silent for so long takes its OSD down: its PGs wait, and others could go on without it. Long, since a disk
-/// may stall and a machine be overloaded.
-const CORE_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug)]
@@ -36,7 +31,6 @@ pub(super) struct Control {
     /// The map that the cores have.
     served: Cell<Epoch>,
     booting: Cell<bool>,
-    failed: Cell<bool>,
 }
 
 /// The control of worker 0, made if there is none.
@@ -48,19 +42,17 @@ pub(super) fn of_worker(worker: &Worker, shared: &Arc<Shared>) -> Rc<Control> {
             serve_from: Cell::new(None),
             served: Cell::default(),
             booting: Cell::new(false),
-            failed: Cell::new(false),
         });
         worker.set_local(Rc::clone(&control));
         control
     })
 }
 
-/// The monitor has taken the OSD in: serves from this epoch on, and sends heartbeats.
+/// The monitor has taken the OSD in: serves from this epoch on.
 pub(super) fn serve(worker: &Worker, from: Epoch) {
     let Some(control) = worker.local::<Control>() else { return };
     control.serve_from.set(Some(from));
     control.distribute();
-    worker.spawn(Rc::clone(&control).heartbeats());
 }
 
 impl Control {
@@ -111,10 +103,12 @@ impl Control {
     }
 
     /// Model: Register. The map says that this OSD is down, and it is not.
-    fn boot_if_down(self: &Rc<Self>) {
+    pub fn boot_if_down(self: &Rc<Self>) {
         let (Some(map), Some(from)) = (self.shared.map(), self.serve_from.get()) else { return };
         let down = map.osds.get(&self.shared.config.id).is_some_and(|osd| !osd.up);
-        if !down || map.epoch < from || self.booting.get() || self.failed.get() || self.is_stopping() {
+        // One that left because of its disk comes back when that works.
+        let away = self.shared.away.load(Ordering::Acquire);
+        if !down || map.epoch < from || self.booting.get() || away || self.is_stopping() {
             return;
         }
         tracing::warn!(osd = %self.shared.config.id, epoch = %map.epoch, "marked down though alive: boots again");
@@ -140,58 +134,11 @@ impl Control {
         self.boot_if_down();
     }
 
-    async fn heartbeats(self: Rc<Self>) {
-        let mut behind: Option<Epoch> = None;
-        while !self.is_stopping() {
-            if let Some(why) = self.shared.poison() {
-                return self.give_up(&why).await;
-            }
-            let silent = self.shared.silent_cores(CORE_SILENCE_MAX);
-            if silent.is_empty() {
-                behind = self.heartbeat(behind).await;
-            } else {
-                tracing::error!(cores = ?silent, "no heartbeat: these cores give no sign of life");
-            }
-            self.worker.sleep(self.shared.config.heartbeat_interval).await;
-        }
-    }
-
-    /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know then.
-    async fn heartbeat(self: &Rc<Self>, behind: Option<Epoch>) -> Option<Epoch> {
-        let request = MonitorRequest::Heartbeat { report: self.shared.report() };
-        let epoch = match self.shared.ask(&request, HEARTBEAT_ANSWER_MAX).await {
-            Ok(MonitorReply::Done(epoch)) => epoch,
-            Ok(other) => {
-                tracing::warn!(?other, "the monitor does not take a heartbeat");
-                return None;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "no answer to a heartbeat");
-                return None;
-            }
-        };
-        let known = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
-        if behind.is_some_and(|behind| behind > known) {
-            tracing::warn!(%known, %epoch, "a map was missed: asking for it");
-            if let Some(monitor) = self.shared.monitor() {
-                self.worker.spawn(link::subscribe(self.worker.clone(), monitor, Rc::clone(self)));
-            }
-            return None;
-        }
-        (epoch > known).then_some(epoch)
-    }
-
-    /// A disk failed: others had better go on without this OSD.
-    async fn give_up(&self, why: &str) {
-        self.failed.set(true);
-        let osd = self.shared.config.id;
-        tracing::error!(%osd, why, "the disk failed: this osd leaves; repair or replace the disk, then restart it");
-        while !self.is_stopping() {
-            match self.shared.ask(&MonitorRequest::Leave { osd }, HEARTBEAT_ANSWER_MAX).await {
-                Ok(MonitorReply::Done(_)) => return,
-                other => tracing::debug!(?other, "the monitor was not told"),
-            }
-            self.worker.sleep(RETRY_AFTER).await;
+    /// The monitor has a map of this epoch, and it has not come.
+    pub fn missed_a_map(self: &Rc<Self>, epoch: Epoch) {
+        tracing::warn!(%epoch, "a map was missed: asking for it");
+        if let Some(monitor) = self.shared.monitor() {
+            self.worker.spawn(link::subscribe(self.worker.clone(), monitor, Rc::clone(self)));
         }
     }
 }

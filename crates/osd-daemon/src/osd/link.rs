@@ -45,12 +45,7 @@ impl Service for Link {
                 Err(error) => tracing::error!(%error, "map dropped"),
             },
             Some(Kind::Resolve) if message.is_request() => {
-                match protocol::decode("question about a dead session", &message.front) {
-                    Ok(request) => {
-                        resolve::answer(worker, &self.shared, connection.clone(), message.reply_to(), request)
-                    }
-                    Err(error) => tracing::error!(%error, "question dropped"),
-                }
+                resolve::on_question(worker, &self.shared, connection, &message);
             }
             _ => tracing::warn!(kind = message.kind, "unexpected message of the monitor dropped"),
         }

@@ -8,17 +8,20 @@
 //! A monitor that is away changes nothing: the OSD serves on and reconnects. An OSD that finds itself down in a map boots
 //! again. A core whose disk failed makes the OSD leave the cluster; it serves no more until a restart.
 //!
-//! * `control`: maps, liveness, the boot message; one task set on worker 0. * `link`: the connection to the monitor.
+//! * `control`: maps and the boot message; one task set on worker 0. * `link`: the connection to the monitor.
+//! * `heart`: heartbeats, with a thread and a connection of their own. * `rhythm`: whether they leave.
 //! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers ask.
 //! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
 //! * `views`: the map as cores need it. * `cut`: answers at once, to measure what the messenger costs.
 
 mod control;
 mod cut;
+mod heart;
 mod link;
 mod peers;
 mod power;
 mod resolve;
+mod rhythm;
 mod service;
 mod shared;
 mod side;
@@ -204,8 +207,10 @@ pub struct OsdHandle {
     id: OsdId,
     shared: Arc<Shared>,
     listener: Option<Listener>,
+    // first: an OSD that is no more must not be thought alive
+    heart: Option<Runtime>,
     runtime: Option<Runtime>,
-    power: PowerFile,
+    power: Arc<PowerFile>,
     // the lock: goes last
     _dir: Arc<DataDir>,
 }
@@ -246,6 +251,9 @@ impl OsdHandle {
     pub fn stop(mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.shared.stopping.store(true, Ordering::Release);
+        if let Some(heart) = self.heart.take() {
+            heart.shutdown();
+        }
         drop(self.listener.take());
         let handle = runtime.handle();
         let cores = usize::from(self.shared.config.osd_op_threads);
@@ -303,9 +311,9 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let mut held = None;
     let prepared = found.map(|found| starting.prepare(found)).transpose().map(|dir| held = dir);
     match prepared.and_then(|()| starting.run(&mut held, &runtime)) {
-        Ok(Started { addr, listener, power, dir }) => {
-            let (id, listener, runtime) = (shared.config.id, Some(listener), Some(runtime));
-            Ok(OsdHandle { addr, id, shared, listener, runtime, power, _dir: dir })
+        Ok(Started { addr, listener, heart, power, dir }) => {
+            let (id, listener, runtime, heart) = (shared.config.id, Some(listener), Some(runtime), Some(heart));
+            Ok(OsdHandle { addr, id, shared, listener, runtime, heart, power, _dir: dir })
         }
         Err(error) => {
             shared.stopping.store(true, Ordering::Release);
@@ -325,7 +333,8 @@ struct Starting {
 struct Started {
     addr: SocketAddr,
     listener: Listener,
-    power: PowerFile,
+    heart: Runtime,
+    power: Arc<PowerFile>,
     dir: Arc<DataDir>,
 }
 
@@ -367,8 +376,10 @@ impl Starting {
         let identity = Identity { fsid, addr: config.advertise.unwrap_or(addr), cluster: map.cluster };
         self.boot(identity, losses)?;
         power.told().map_err(io)?;
+        let power = Arc::new(power);
+        let heart = heart::start(&self.shared, map.cluster, Arc::clone(&power))?;
         tracing::info!(osd = %config.id, %addr, cores = config.osd_op_threads, "osd serves");
-        Ok(Started { addr, listener, power, dir })
+        Ok(Started { addr, listener, heart, power, dir })
     }
 
     /// May a wait that began at `began` go on?

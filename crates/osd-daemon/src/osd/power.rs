@@ -78,6 +78,15 @@ impl PowerFile {
         self.write(Flags { clean: true, lost: untold.lost, blank: untold.blank })
     }
 
+    /// A sync has failed: the kernel may have dropped what it could not write, and would not say so again. The next start
+    /// counts as one after a loss of power.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn sync_failed(&self) -> io::Result<()> {
+        self.write(Flags { clean: false, lost: true, blank: false })
+    }
+
     fn write(&self, flags: Flags) -> io::Result<()> {
         let Flags { clean, lost, blank } = flags;
         let bit = u8::from;
@@ -150,6 +159,19 @@ mod tests {
             file.clean_stop(Losses::default()).expect("written");
         }
         assert_eq!(begin(dir.path(), false, "b").1, blank);
+    }
+
+    #[test]
+    fn a_failed_sync_counts_as_a_loss_until_the_monitor_has_heard() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, _) = begin(dir.path(), true, "a");
+        file.told().expect("written");
+        file.sync_failed().expect("written");
+        assert_eq!(begin(dir.path(), false, "a").1, LOST);
+        let (file, losses) = begin(dir.path(), false, "a");
+        assert_eq!(losses, LOST, "the monitor has not heard");
+        file.told().expect("written");
+        assert_eq!(begin(dir.path(), false, "a").1, NOTHING);
     }
 
     #[test]

@@ -12,8 +12,16 @@ use protocol::{Kind, PgId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Takes a question as it arrived, on any worker.
+pub(super) fn on_question(worker: &Worker, shared: &Arc<Shared>, connection: &Connection, message: &Message) {
+    match protocol::decode("question about a dead session", &message.front) {
+        Ok(request) => answer(worker, shared, connection.clone(), message.reply_to(), request),
+        Err(error) => tracing::error!(%error, "question dropped"),
+    }
+}
+
 /// Answers when all cores have.
-pub(super) fn answer(
+fn answer(
     worker: &Worker,
     shared: &Arc<Shared>,
     connection: Connection,

@@ -55,6 +55,21 @@ pub(super) enum AskError {
     Decode(#[from] DecodeError),
 }
 
+/// Asks the monitor on one connection. The question is queued at once; the future is for the answer.
+pub(super) fn ask_on(
+    monitor: &Connection,
+    request: &MonitorRequest,
+    deadline: Duration,
+) -> impl Future<Output = Result<MonitorReply, AskError>> + Send + use<> {
+    let front = protocol::encode(request);
+    let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
+    let call = monitor.call(message, deadline);
+    async move {
+        let reply = call.await?;
+        Ok(protocol::decode("monitor reply", &reply.front)?)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -66,6 +81,8 @@ pub(super) struct Shared {
     pub identity: OnceLock<Identity>,
     /// Nothing new may begin.
     pub stopping: AtomicBool,
+    /// It left the cluster because of its disk, and does not boot again for now.
+    pub away: AtomicBool,
     /// Messages that no correct peer sends.
     pub malformed: AtomicU64,
     /// The monitor will have nothing to do with this program.
@@ -89,6 +106,7 @@ impl Shared {
             memory,
             identity: OnceLock::new(),
             stopping: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
             refusal: ContentionMutex::new(&locks, "osd refusal", None),
             monitor: ContentionMutex::new(&locks, "osd monitor", None),
@@ -125,13 +143,8 @@ impl Shared {
         request: &MonitorRequest,
         deadline: Duration,
     ) -> impl Future<Output = Result<MonitorReply, AskError>> + Send + use<> {
-        let front = protocol::encode(request);
-        let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
-        let call = self.monitor().map(|monitor| monitor.call(message, deadline));
-        async move {
-            let reply = call.ok_or(AskError::NotConnected)?.await?;
-            Ok(protocol::decode("monitor reply", &reply.front)?)
-        }
+        let call = self.monitor().map(|monitor| ask_on(&monitor, request, deadline));
+        async move { call.ok_or(AskError::NotConnected)?.await }
     }
 
     /// The boot message.
@@ -161,10 +174,19 @@ impl Shared {
         self.pulses.lock().iter().flatten().find_map(|pulse| pulse.poison.clone())
     }
 
-    /// Cores without a sign of life for longer than `grace`.
-    pub fn silent_cores(&self, grace: Duration) -> Vec<usize> {
-        let silent = |pulse: &Option<Pulse>| pulse.as_ref().is_some_and(|pulse| pulse.at.elapsed() > grace);
-        self.pulses.lock().iter().enumerate().filter(|(_, pulse)| silent(pulse)).map(|(core, _)| core).collect()
+    /// How long the core that is silent longest has given no sign of life.
+    pub fn silence(&self) -> Duration {
+        self.pulses.lock().iter().flatten().map(|pulse| pulse.at.elapsed()).max().unwrap_or_default()
+    }
+
+    /// Can every PG of this OSD go on without it, as the map has it?
+    pub fn is_spare(&self) -> bool {
+        let Some(map) = self.map() else { return false };
+        map.pgs.iter().all(|(id, pg)| {
+            let Some(mine) = map.shard_of(*id, self.config.id) else { return true };
+            let others = map.up_shards(*id).intersection(pg.in_sync).without(mine);
+            map.pools.get(&id.pool).is_some_and(|pool| others.len() >= u32::from(pool.profile.k()))
+        })
     }
 
     /// How the OSD is.
@@ -189,6 +211,7 @@ impl Shared {
         report.free_bytes = pulses.iter().flatten().map(|pulse| pulse.free_bytes).min().unwrap_or(space.free_bytes);
         for stats in pulses.iter().flatten().map(|pulse| &pulse.stats) {
             report.journal_bytes += stats.journal_bytes;
+            report.journal_records += stats.journal_records;
             report.to_rebuild.extend(&stats.to_rebuild);
             report.rebuilt_bytes += stats.rebuilt_bytes;
             report.corrupt_found += stats.corrupt_found;

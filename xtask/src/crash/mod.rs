@@ -1,0 +1,244 @@
+//! `cargo xtask crash`: separate processes on real disks, under writers that remember what they were promised, with
+//! faults at random; after each round everything promised must be there, and everything must be whole.
+//!
+//! * [`load`]: the writers. [`faults`]: what is done to the processes, their network and their disks.
+//! * [`damage`]: bytes flipped on a disk, a disk replaced. [`decode`]: every object from every k of its shards, offline.
+//! * [`gluster`]: the same writers on a volume of GlusterFS. * [`counts`]: what a run did, and how little of it shows nothing.
+//!
+//! Contract: a round is load under faults; then no faults, a clean cluster, empty journals, a clean stop, the decoding
+//! of every object, a start, and the check of every promise. At most as many shards are damaged at a time as the code
+//! can lose. The seed decides which faults, on whom and for how long; what the processes do meanwhile is up to the
+//! machine. A run that did too little fails.
+
+mod counts;
+mod damage;
+mod decode;
+mod faults;
+mod gluster;
+mod load;
+
+use crate::cluster::Cluster;
+use crate::cluster::layout::Spec;
+use crate::error::{Context, Outcome, ensure};
+use crate::exec::Interrupt;
+use crate::netns;
+use crate::testrun::Bench;
+use counts::Counts;
+use faults::{Deck, Strike};
+use load::Load;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A cluster without faults is clean within this time.
+const CLEAN_MAX: Duration = Duration::from_secs(150);
+/// A cluster without load and faults has trimmed every record within this time.
+const TRIMMED_MAX: Duration = Duration::from_secs(60);
+/// Journals count as empty when reports say so for so long: heartbeats bring those twice a second.
+const TRIMMED_FOR: Duration = Duration::from_millis(1_500);
+/// Rounds in turn replace a disk and flip bytes.
+const ROUNDS_MIN: u64 = 2;
+/// Faults of one round, one after the other, some in pairs.
+const STRIKES: u32 = 5;
+/// The client waits so long for daemons before it gives an error: longer than any fault and the return from it.
+const MOUNT_OPTIONS: &str = "timeout=100";
+
+/// How long, how to repeat, where.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CrashArgs {
+    /// No new round begins after this long
+    #[arg(long, default_value_t = 120)]
+    seconds: u64,
+    /// Of the faults; drawn if it is not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// An empty or missing directory on the disk to be used [default: one in cargo's target directory]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Keeps the directory also after a success
+    #[arg(long)]
+    keep: bool,
+    /// Runs the stamped writers on another system instead, and prints what it held of its promises
+    #[arg(long)]
+    peer: Option<Peer>,
+}
+
+/// Systems to compare with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Peer {
+    /// A dispersed 2+1 volume, with the installed glusterfs-server.
+    Glusterfs,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A broken promise, a cluster that does not become whole, a run that did too little; or Ctrl-C.
+pub fn run(args: &CrashArgs, interrupt: &Interrupt) -> Outcome {
+    let bench = Bench::new(interrupt, false)?;
+    if args.peer == Some(Peer::Glusterfs) {
+        return gluster::run(args, &bench);
+    }
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => bench.work.join(format!("crash-{}", std::process::id())),
+    };
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(0..1 << 32));
+    let outcome = rounds(&bench, &dir, seed, Duration::from_secs(args.seconds), &mut |line| println!("{line}"));
+    match &outcome {
+        Ok(counts) => println!("{counts}"),
+        Err(_) => println!("to repeat: cargo xtask crash --seconds {} --seed {seed}", args.seconds),
+    }
+    if outcome.is_ok() && !args.keep {
+        std::fs::remove_dir_all(&dir).doing(|| format!("cannot remove {}", dir.display()))?;
+    } else {
+        println!("logs, data and manifests: {}", dir.display());
+    }
+    outcome.map(drop)
+}
+
+/// A short run for the test command.
+///
+/// # Errors
+/// As [`run`], with what is needed to repeat it.
+pub fn short(bench: &Bench) -> Outcome {
+    let seed = fastrand::u64(0..1 << 32);
+    let dir = bench.work.join("crash");
+    let mut told = Vec::new();
+    let outcome = rounds(bench, &dir, seed, SHORT, &mut |line| told.push(line.to_owned()));
+    outcome.map(drop).doing(|| format!("seed {seed}: {}", told.join("; ")))
+}
+
+/// No new round of a short run begins after this.
+const SHORT: Duration = Duration::from_secs(15);
+
+fn rounds(bench: &Bench, dir: &Path, seed: u64, time: Duration, say: &mut dyn FnMut(&str)) -> Outcome<Counts> {
+    netns::sweep();
+    netns::check()?;
+    say(&format!("seed {seed}"));
+    let mut arena = Arena::start(bench, dir, seed)?;
+    let begin = Instant::now();
+    while arena.counts.rounds < ROUNDS_MIN || begin.elapsed() < time {
+        let told = arena.round()?;
+        say(&format!("round {}, {} s: {told}", arena.counts.rounds, begin.elapsed().as_secs()));
+    }
+    arena.cluster.down(&bench.interrupt)?;
+    arena.counts.check()?;
+    Ok(std::mem::take(&mut arena.counts))
+}
+
+/// Everything of a run; processes, mount and network go when it is dropped.
+struct Arena<'a> {
+    bench: &'a Bench,
+    cluster: Cluster,
+    load: Load,
+    deck: Deck,
+    rng: fastrand::Rng,
+    counts: Counts,
+}
+
+impl Drop for Arena<'_> {
+    fn drop(&mut self) {
+        self.cluster.kill_all();
+    }
+}
+
+impl<'a> Arena<'a> {
+    fn start(bench: &'a Bench, dir: &Path, seed: u64) -> Outcome<Arena<'a>> {
+        ensure!(!dir.join("cluster").exists(), "{} holds a cluster already: give an empty directory", dir.display());
+        std::fs::create_dir_all(dir).doing(|| format!("cannot make {}", dir.display()))?;
+        let dir = dir.canonicalize().doing(|| format!("no directory {}", dir.display()))?;
+        let spec = Spec {
+            mount: Some(dir.join("mnt")),
+            mount_options: MOUNT_OPTIONS.into(),
+            net: Some(netns::prefix_of_this_process("crash")),
+            ..Spec::new(&dir.join("cluster"))
+        };
+        let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
+        let load = Load::new(&dir.join("mnt"), &dir.join("promised"), seed);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let deck = Deck::new(&mut rng);
+        let arena = Arena { bench, cluster, load, deck, rng, counts: Counts::default() };
+        arena.load.prepare(bench)?;
+        Ok(arena)
+    }
+
+    /// One round; returns what was done, in words.
+    fn round(&mut self) -> Outcome<String> {
+        let mut told = Vec::new();
+        let outcome = self.round_telling(&mut told);
+        let told = told.join(", ");
+        outcome.doing(|| format!("round {}: {told}", self.counts.rounds + 1))?;
+        self.counts.rounds += 1;
+        Ok(told)
+    }
+
+    fn round_telling(&mut self, told: &mut Vec<String>) -> Outcome {
+        let replaces = self.counts.rounds.is_multiple_of(2);
+        if !replaces {
+            told.push(self.flip()?);
+        }
+        self.load.start(self.bench)?;
+        self.pause(500..1_500)?;
+        if replaces {
+            told.push(self.replace_disk()?);
+        }
+        for _ in 0..STRIKES {
+            self.strike(told)?;
+            self.pause(0..1_500)?;
+        }
+        // Nobody waits for ever: without faults each of them goes on.
+        let so_far = self.load.progress();
+        self.load.wait_progress(self.bench, &so_far)?;
+        self.load.stop(self.bench)?;
+        self.settle()?;
+        self.cluster.down(&self.bench.interrupt)?;
+        let decoded = decode::every_subset(&self.osd_dirs()?)?;
+        self.counts.decoded(&decoded);
+        self.cluster.start_all(&self.bench.interrupt)?;
+        self.load.verify(self.bench, &mut self.counts)
+    }
+
+    /// One fault or two at once, and their end.
+    fn strike(&mut self, told: &mut Vec<String>) -> Outcome {
+        let mut strike = Strike::new(self.bench, &self.cluster, &mut self.load, &mut self.rng);
+        let faults = if strike.rng.u8(0..3) == 0 { 2 } else { 1 };
+        for _ in 0..faults {
+            let fault = self.deck.deal(strike.rng);
+            if let Some(words) = strike.begin(fault)? {
+                told.push(words);
+                self.counts.fault(fault.name());
+                strike.hold(fault)?;
+            }
+        }
+        strike.end()?;
+        self.load.check()
+    }
+
+    /// No faults any more: everything becomes whole, and every record finds its place.
+    fn settle(&mut self) -> Outcome {
+        self.cluster.wait_clean(CLEAN_MAX, &self.bench.interrupt, |_| {})?;
+        let end = Instant::now() + TRIMMED_MAX;
+        let mut empty_since: Option<Instant> = None;
+        loop {
+            let status = self.cluster.status(&self.bench.interrupt)?;
+            let osds = status["osds"].as_array().cloned().unwrap_or_default();
+            let records: Option<u64> = osds.iter().map(|osd| osd["journal_records"].as_u64()).sum();
+            match records {
+                Some(0) if empty_since.get_or_insert_with(Instant::now).elapsed() >= TRIMMED_FOR => return Ok(()),
+                Some(0) => {}
+                _ => empty_since = None,
+            }
+            ensure!(Instant::now() < end, "{records:?} records are still in the journals of an idle cluster: {status}");
+            self.bench.interrupt.sleep(Duration::from_millis(200))?;
+        }
+    }
+
+    /// Data directories of the storage daemons.
+    fn osd_dirs(&self) -> Outcome<Vec<PathBuf>> {
+        (0..self.cluster.layout().osds.len()).map(|id| damage::osd_dir(&self.cluster, id)).collect()
+    }
+
+    fn pause(&mut self, millis: std::ops::Range<u64>) -> Outcome {
+        self.bench.interrupt.sleep(Duration::from_millis(self.rng.u64(millis)))
+    }
+}

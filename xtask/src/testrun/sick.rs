@@ -1,0 +1,196 @@
+//! Parts that are slow or half dead: clients go on without them, and they come back by themselves.
+//!
+//! "Goes on" is: while the part is still sick, more writes are answered and made durable than before. How long a client
+//! stood still meanwhile is printed, not asserted.
+
+use super::Bench;
+use super::report::Report;
+use super::rig::{Background, Rig, background};
+use crate::cluster::layout::{MOUNT, Spec, osd_name};
+use crate::error::{Context, Outcome, ensure};
+use crate::exec;
+use crate::netns;
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Time for what is to happen by itself, on a machine that does much else.
+const SOON_SECONDS: u64 = 60;
+/// Fsyncs that must be answered while a part is sick.
+const FSYNCS_MORE: usize = 5;
+/// The storage daemon whose disk can be frozen.
+const FROZEN: usize = 1;
+/// Longer than anything here takes: no operation gives up.
+const MOUNT_OPTIONS: &str = "timeout=100";
+
+/// Runs the tests.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
+    netns::sweep();
+    let mut prepared = Ok(());
+    let change = |spec: Spec| {
+        prepared = netns::check().and_then(|()| loop_disk(bench, &spec, FROZEN as u32));
+        let net = Some(netns::prefix_of_this_process("sick"));
+        Spec { net, mount_options: MOUNT_OPTIONS.into(), ..spec }
+    };
+    let Some(rig) = Rig::start("sick", bench, report, change)? else { return Ok(()) };
+    report.case("sick", "a stopped storage daemon: I/O goes on, and it comes back", || {
+        prepared?;
+        stopped(bench, &rig)
+    })?;
+    report.case("sick", "a disk that hangs: I/O goes on, and it comes back", || frozen(bench, &rig))?;
+    report.case("sick", "a storage daemon cut off: I/O goes on, and it comes back", || cut(bench, &rig))?;
+    report.case("sick", "lost packets and a thin link give no error", || disturbed(bench, &rig))?;
+    report.case("sick", "too few storage daemons: calls wait, can be killed, and go on by themselves", || {
+        too_few(bench, &rig)
+    })?;
+    report.case("sick", "too few storage daemons: unmounting works", || unmounted(bench, &rig))?;
+    rig.finish(bench, report)
+}
+
+/// A file system of its own for a storage daemon, since freezing stops all of one.
+fn loop_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
+    let dir = spec.dir.join("data").join(osd_name(id as usize));
+    fs::create_dir_all(&dir).doing(|| "cannot make a data directory")?;
+    let image = spec.dir.join("disk.img");
+    fs::File::create(&image).and_then(|file| file.set_len(1 << 30)).doing(|| "cannot make a disk image")?;
+    bench.run(Command::new("mkfs.ext4").arg("-q").arg(&image), 30)?;
+    bench.run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&dir), 30).map(drop)
+}
+
+/// A writer that fsyncs again and again, and its notes.
+struct Writer {
+    child: Background,
+    manifest: PathBuf,
+    stop: PathBuf,
+    place: [std::ffi::OsString; 6],
+}
+
+impl Writer {
+    fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Writer> {
+        let scratch = rig.scratch(name)?;
+        let (manifest, stop) = (scratch.join("manifest"), scratch.join("stop"));
+        let dir = rig.mount().join(name);
+        let place = ["--seed".into(), "5".into(), "--dir".into(), dir.into(), "--manifest".into(), manifest.clone().into()];
+        let mut command = bench.xtask(&["stamp", "write", "--direct"]);
+        let child = background(command.args(&place).arg("--stop").arg(&stop), &scratch.join("out"))?;
+        let writer = Writer { child, manifest, stop, place };
+        writer.goes_on(bench, "at first")?;
+        Ok(writer)
+    }
+
+    /// Fsyncs answered so far.
+    fn fsyncs(&self) -> usize {
+        fs::read_to_string(&self.manifest).unwrap_or_default().lines().filter(|line| *line == "s").count()
+    }
+
+    /// Some more fsyncs are answered, counted from now; says how long the first took.
+    fn goes_on(&self, bench: &Bench, when: &str) -> Outcome {
+        let (before, begin) = (self.fsyncs(), Instant::now());
+        while self.fsyncs() < before + FSYNCS_MORE {
+            let seconds = begin.elapsed().as_secs();
+            ensure!(seconds < SOON_SECONDS, "{when}: not {FSYNCS_MORE} fsyncs were answered within {SOON_SECONDS} s");
+            bench.interrupt.sleep(Duration::from_millis(20))?;
+        }
+        Ok(())
+    }
+
+    /// It ends well, and everything is as promised.
+    fn finish(self, bench: &Bench) -> Outcome {
+        fs::write(&self.stop, "").doing(|| "cannot write the stop file")?;
+        let said = self.child.finish(bench, SOON_SECONDS)?;
+        println!("        {}", said.trim());
+        bench.run(bench.xtask(&["stamp", "verify"]).args(&self.place), SOON_SECONDS).map(drop)
+    }
+}
+
+fn stopped(bench: &Bench, rig: &Rig) -> Outcome {
+    let writer = Writer::start(bench, rig, "stopped")?;
+    let osd = rig.cluster.daemon("osd-0")?;
+    osd.signal(Signal::STOP)?;
+    let went_on = writer.goes_on(bench, "while osd-0 was stopped");
+    osd.signal(Signal::CONT)?;
+    went_on?;
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    writer.finish(bench)
+}
+
+/// Thaws whatever happens: nothing on a frozen file system can be killed.
+struct Frozen<'a>(&'a Path);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(self.0).output();
+    }
+}
+
+fn frozen(bench: &Bench, rig: &Rig) -> Outcome {
+    let disk = rig.cluster.data_dir(&osd_name(FROZEN));
+    let writer = Writer::start(bench, rig, "frozen")?;
+    bench.run(Command::new("fsfreeze").arg("--freeze").arg(&disk), 30)?;
+    let frozen = Frozen(&disk);
+    writer.goes_on(bench, "while the disk of osd-1 was frozen")?;
+    drop(frozen);
+    rig.wait_clean(bench, 2 * SOON_SECONDS)?;
+    writer.finish(bench)
+}
+
+fn cut(bench: &Bench, rig: &Rig) -> Outcome {
+    let writer = Writer::start(bench, rig, "cut")?;
+    let net = rig.cluster.layout().net().expect("this cluster has a network");
+    net.cut("osd-2")?;
+    let went_on = writer.goes_on(bench, "while osd-2 was cut off");
+    net.mend("osd-2")?;
+    went_on?;
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    writer.finish(bench)
+}
+
+fn disturbed(bench: &Bench, rig: &Rig) -> Outcome {
+    let writer = Writer::start(bench, rig, "disturbed")?;
+    let net = rig.cluster.layout().net().expect("this cluster has a network");
+    net.lossy("osd-0")?;
+    net.slow("osd-1")?;
+    let went_on = writer.goes_on(bench, "with lost packets and a thin link");
+    net.mend("osd-0").and(net.mend("osd-1"))?;
+    went_on?;
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    writer.finish(bench)
+}
+
+fn too_few(bench: &Bench, rig: &Rig) -> Outcome {
+    let scratch = rig.scratch("few")?;
+    bench.shell(rig.mount(), "head -c 200000 /dev/urandom > few && sync few", 30)?;
+    bench.shell(rig.mount(), &format!("cp few '{}'", scratch.join("copy").display()), 30)?;
+    ["osd-0", "osd-1"].iter().try_for_each(|name| rig.cluster.kill(name))?;
+    let mut read = Command::new("dd");
+    read.args(["if=few", "iflag=direct", "bs=64k", "status=none"]).arg("of=/dev/null").current_dir(rig.mount());
+    let mut doomed = exec::spawn(&mut read, "dd")?;
+    let mut write = Command::new("bash");
+    write.args(["-c", "cp few few-copied && sync few-copied"]).current_dir(rig.mount());
+    let waiting = background(&mut write, &scratch.join("waiting"))?;
+    bench.interrupt.sleep(Duration::from_secs(3))?;
+    ensure!(matches!(doomed.try_wait(), Ok(None)), "a read ended though too few storage daemons were there");
+    exec::kill_group(&mut doomed);
+    ensure!(matches!(doomed.try_wait(), Ok(Some(_))), "a process that waits in a read cannot be killed");
+    ["osd-0", "osd-1"].iter().try_for_each(|name| rig.cluster.start(name, &bench.interrupt))?;
+    waiting.finish(bench, SOON_SECONDS)?;
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    let copy = scratch.join("copy");
+    bench.shell(rig.mount(), &format!("cmp few '{0}' && cmp few-copied '{0}'", copy.display()), 30).map(drop)
+}
+
+fn unmounted(bench: &Bench, rig: &Rig) -> Outcome {
+    bench.shell(rig.mount(), "echo kept > kept && sync kept", 30)?;
+    ["osd-1", "osd-2"].iter().try_for_each(|name| rig.cluster.kill(name))?;
+    let gone = rig.cluster.unmount(&bench.interrupt);
+    ["osd-1", "osd-2"].iter().try_for_each(|name| rig.cluster.start(name, &bench.interrupt))?;
+    gone?;
+    rig.cluster.start(MOUNT, &bench.interrupt)?;
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    bench.shell(rig.mount(), "grep -qx kept kept", 30).map(drop)
+}
