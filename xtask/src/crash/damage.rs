@@ -80,7 +80,7 @@ impl Arena<'_> {
             // As fragment files are laid out: header, a checksum for each sector, then data from the next page on.
             let sectors = file.profile().fragment_bytes() / SECTOR_BYTES;
             let at = (128 + 4 * sectors).next_multiple_of(4096) + offset;
-            let path = store.pg_dir(key.pg).join(format!("{}.{}", key.object, key.shard.get()));
+            let path = dir.join(format!("pg/{}/{}.{}", key.pg, key.object, key.shard.get()));
             let raw = OpenOptions::new().read(true).write(true).open(&path);
             let raw = raw.doing(|| format!("cannot open {}", path.display()))?;
             let mut byte = [0];
