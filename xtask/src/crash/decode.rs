@@ -133,7 +133,7 @@ mod tests {
     /// Three data directories with one object of whole stripes.
     fn made(root: &std::path::Path, spoil: Option<usize>) -> Vec<PathBuf> {
         let profile = Profile::new(2, 1, 512, Profile::OBJECT_BYTES_DEFAULT).unwrap();
-        let mut shards = vec![vec![7u8; 2048], vec![9u8; 2048], vec![0u8; 2048]];
+        let mut shards = [vec![7u8; 2048], vec![9u8; 2048], vec![0u8; 2048]];
         let (data, parity) = shards.split_at_mut(2);
         codec::for_profile(profile).encode(&[&data[0], &data[1]], &mut [&mut parity[0]]);
         if let Some(at) = spoil {
