@@ -93,7 +93,9 @@ impl Layout {
         ensure!(spec.osds >= shards, "--osds {}: {}+{} needs at least {shards}", spec.osds, spec.k, spec.m);
         ensure!(spec.osds <= 100, "--osds {}: at most 100 on one machine", spec.osds);
         let mut ports = match spec.net {
-            Some(_) => (0..spec.osds as u8 + 2).map(|place| SocketAddr::from((netns::address(place), NET_PORT))).collect(),
+            Some(_) => {
+                (0..spec.osds as u8 + 2).map(|place| SocketAddr::from((netns::address(place), NET_PORT))).collect()
+            }
             None => free_ports(spec.osds as usize + 2)?,
         };
         let osds = ports.split_off(2);

@@ -37,7 +37,10 @@ pub fn every_subset(dirs: &[PathBuf]) -> Outcome<Decoded> {
     let mut stores = Vec::new();
     for dir in dirs {
         let superblock = DataDir::peek(dir).doing(|| "cannot read a superblock")?;
-        stores.push(FragmentStore::open(dir.as_path(), superblock.cluster, FragmentConfig::default()).doing(|| "cannot open")?);
+        stores.push(
+            FragmentStore::open(dir.as_path(), superblock.cluster, FragmentConfig::default())
+                .doing(|| "cannot open")?,
+        );
     }
     let mut objects: BTreeMap<(PgId, ObjectId), Vec<(usize, ShardIndex)>> = BTreeMap::new();
     for (osd, store) in stores.iter_mut().enumerate() {
@@ -103,7 +106,8 @@ fn check_subsets(profile: Profile, shards: &[Vec<u8>], decoded: &mut Decoded) ->
         let have: Vec<(ShardIndex, &[u8])> = subset.iter().map(|&at| (index(at), shards[at].as_slice())).collect();
         let others: Vec<usize> = (0..shards.len()).filter(|at| !subset.contains(at)).collect();
         let mut given = vec![vec![0; shards[0].len()]; others.len()];
-        let mut want: Vec<_> = others.iter().zip(&mut given).map(|(&at, out)| (index(at), out.as_mut_slice())).collect();
+        let mut want: Vec<_> =
+            others.iter().zip(&mut given).map(|(&at, out)| (index(at), out.as_mut_slice())).collect();
         codec.reconstruct(&have, &mut want).doing(|| "cannot be decoded")?;
         for (&at, out) in others.iter().zip(&given) {
             if let Some(difference) = crate::tree::first_difference(&shards[at], out) {

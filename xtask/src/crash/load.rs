@@ -234,7 +234,12 @@ impl Load {
         let numbers: Vec<u64> = lines.last().map_or("", |l| l).split(' ').filter_map(|n| n.parse().ok()).collect();
         ensure!(lines.first() == Some(&"ok") && numbers.len() == 2, "SQLite's integrity_check: {out}");
         ensure!(numbers[0] >= told, "SQLite told of transaction {told}, and the last that is there is {}", numbers[0]);
-        ensure!(numbers[0] == numbers[1], "the last transaction of SQLite is {}, but there are {}", numbers[0], numbers[1]);
+        ensure!(
+            numbers[0] == numbers[1],
+            "the last transaction of SQLite is {}, but there are {}",
+            numbers[0],
+            numbers[1]
+        );
         Ok(told)
     }
 

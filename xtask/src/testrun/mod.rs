@@ -173,7 +173,8 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         sick::run(&bench, report)?;
     }
     if report.wants("crash") {
-        let name = "faults at random for half a minute: everything promised is there, every object decodes from every pair";
+        let name =
+            "faults at random for half a minute: everything promised is there, every object decodes from every pair";
         report.case("crash", name, || crash::short(&bench))?;
     }
     Ok(())

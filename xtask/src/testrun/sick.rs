@@ -76,7 +76,8 @@ impl Writer {
         let scratch = rig.scratch(name)?;
         let (manifest, stop) = (scratch.join("manifest"), scratch.join("stop"));
         let dir = rig.mount().join(name);
-        let place = ["--seed".into(), "5".into(), "--dir".into(), dir.into(), "--manifest".into(), manifest.clone().into()];
+        let place =
+            ["--seed".into(), "5".into(), "--dir".into(), dir.into(), "--manifest".into(), manifest.clone().into()];
         let mut command = bench.xtask(&["stamp", "write", "--direct"]);
         let child = background(command.args(&place).arg("--stop").arg(&stop), &scratch.join("out"))?;
         let writer = Writer { child, manifest, stop, place };

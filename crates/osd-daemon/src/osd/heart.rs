@@ -9,7 +9,9 @@ use super::power::PowerFile;
 use super::resolve;
 use super::rhythm::{Rhythm, Signs, Step};
 use super::shared::{AskError, Shared, ask_on};
-use messenger::{CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, RuntimeError, Service, Worker};
+use messenger::{
+    CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, RuntimeError, Service, Worker,
+};
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind};
 use std::cell::RefCell;
@@ -27,11 +29,7 @@ const RETELL_AFTER: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// When the system gives no thread.
-pub(super) fn start(
-    shared: &Arc<Shared>,
-    cluster: ClusterId,
-    power: Arc<PowerFile>,
-) -> Result<Runtime, RuntimeError> {
+pub(super) fn start(shared: &Arc<Shared>, cluster: ClusterId, power: Arc<PowerFile>) -> Result<Runtime, RuntimeError> {
     let mut config = RuntimeConfig::new(format!("{}-heart", shared.config.id), 1);
     config.blocking_threads_max = 1;
     let runtime = Runtime::start(config)?;
@@ -54,7 +52,8 @@ struct Heart {
 
 impl Heart {
     fn connect(&self) {
-        let to = ConnectConfig::new(self.shared.config.monitor, self.cluster, format!("{} heart", self.shared.config.id));
+        let to =
+            ConnectConfig::new(self.shared.config.monitor, self.cluster, format!("{} heart", self.shared.config.id));
         let shared = Arc::clone(&self.shared);
         let link = move |_: &Worker| Rc::new(HeartLink { shared }) as Rc<dyn Service>;
         let connection = self.worker.handle().connect(self.worker.index(), to, link);

@@ -21,13 +21,7 @@ pub(super) fn on_question(worker: &Worker, shared: &Arc<Shared>, connection: &Co
 }
 
 /// Answers when all cores have.
-fn answer(
-    worker: &Worker,
-    shared: &Arc<Shared>,
-    connection: Connection,
-    reply_to: ReplyTo,
-    request: ResolveRequest,
-) {
+fn answer(worker: &Worker, shared: &Arc<Shared>, connection: Connection, reply_to: ReplyTo, request: ResolveRequest) {
     let parts = split(request, shared.config.osd_op_threads);
     let ask = |(core, part): (u16, ResolveRequest)| {
         let work = move |worker: Worker| async move { ask_core(&worker, part).await };
