@@ -344,3 +344,44 @@ fn connections_come_and_go_while_they_are_placed() {
     wait_until("no session is left", || listener.sessions() == 0);
     assert_eq!(server.handle().stats().total().panics, 0);
 }
+
+/// What a handler hands over to the worker that owns the work arrives there in order, whichever worker read it, and
+/// also when that worker is sometimes the reader itself.
+#[test]
+fn work_handed_over_keeps_the_order_of_its_connection() {
+    struct Owner(Arc<Mutex<HashMap<u64, Vec<u64>>>>);
+
+    impl Service for Owner {
+        fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
+            let (id, number, notes) = (connection.id(), number(&message), Arc::clone(&self.0));
+            let take = move || notes.lock().expect("no panic").entry(id).or_default().push(number);
+            if worker.index() == 1 && connection.is_caught_up() {
+                return take();
+            }
+            connection.hand_over(worker, 1, move |worker| {
+                assert_eq!(worker.index(), 1);
+                take();
+            });
+        }
+    }
+
+    let (server, client) = (runtime("server", 3), runtime("client", 2));
+    let notes = Arc::<Mutex<HashMap<u64, Vec<u64>>>>::default();
+    let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    config.placement = placement(Mapping::Shared);
+    let for_services = Arc::clone(&notes);
+    let listener = server.handle().listen(config, move |_| Rc::new(Owner(Arc::clone(&for_services))));
+    let listener = listener.expect("listens");
+    let connections: Vec<_> = (0..3).map(|lane| dial(&client, &listener, lane)).collect();
+    for number in 0..6000 {
+        connections.iter().for_each(|connection| connection.send(numbered(NOTE, number)));
+        if number % 500 == 499 {
+            let mapping = Mapping::ALL[(number / 500) as usize % Mapping::ALL.len()];
+            listener.set_placement(placement(mapping)).expect("allowed");
+        }
+    }
+    wait_until("all notes", || notes.lock().expect("no panic").values().map(Vec::len).sum::<usize>() == 3 * 6000);
+    for notes in notes.lock().expect("no panic").values() {
+        assert!(notes.iter().copied().eq(0..6000), "out of order");
+    }
+}
