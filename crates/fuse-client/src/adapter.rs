@@ -5,6 +5,7 @@
 //! reply, which `fuser` then answers with EIO: no request stays unanswered.
 
 mod content;
+mod locks;
 mod names;
 
 use crate::convert::{errno, file_attr, gfid};
@@ -14,8 +15,8 @@ use client::fs::{FileSystem, LocalFs};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use protocol::Gfid;
 use protocol::namespace::Attr;
@@ -60,17 +61,28 @@ pub struct Adapter {
     direct_mmap: bool,
 }
 
-/// Makes attributes for the kernel where nobody is to be asked how much the file takes on disk.
+/// Makes answers for the kernel: attributes where nobody is to be asked how much the file takes on disk, and how long it
+/// may use what it is told. That is as long as this is surely the only mount, so it is asked for when the answer leaves.
 struct Shape {
     fs: FileSystem,
-    ttl: Duration,
+    options: AdapterOptions,
 }
 
 impl Shape {
     /// The attributes, and how long the kernel may use them: not at all if it has to ask again to learn `st_blocks`.
     fn of(&self, attr: &Attr) -> (FileAttr, Duration) {
         let (allocated, guessed) = self.fs.allocated_known(attr);
-        (file_attr(attr, allocated), if guessed { Duration::ZERO } else { self.ttl })
+        (file_attr(attr, allocated), if guessed { Duration::ZERO } else { self.attr_ttl() })
+    }
+
+    /// How long the kernel may use attributes.
+    fn attr_ttl(&self) -> Duration {
+        self.options.attr_ttl.min(self.fs.alone_for())
+    }
+
+    /// How long the kernel may use a name.
+    fn entry_ttl(&self) -> Duration {
+        self.options.entry_ttl.min(self.fs.alone_for())
     }
 }
 
@@ -81,7 +93,7 @@ impl Adapter {
     }
 
     fn shape(&self) -> Shape {
-        Shape { fs: self.fs.clone(), ttl: self.options.attr_ttl }
+        Shape { fs: self.fs.clone(), options: self.options }
     }
 
     /// Starts an operation near a file.
@@ -114,12 +126,12 @@ impl Adapter {
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Attr, ClientError>> + 'static,
     {
-        let (options, shape) = (self.options, self.shape());
+        let shape = self.shape();
         self.run(what, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(attr) => {
                     let (attr, attr_ttl) = shape.of(&attr);
-                    reply.entry_with_ttls(&attr_ttl, &options.entry_ttl, &attr, GENERATION);
+                    reply.entry_with_ttls(&attr_ttl, &shape.entry_ttl(), &attr, GENERATION);
                 }
                 Err(error) => reply.error(errno(&error)),
             }
@@ -144,9 +156,10 @@ impl Adapter {
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
-/// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), WRITEBACK_CACHE, and locks, which stay the
-/// kernel's: flock and fcntl locks hold within one mount.
-const CAPABILITIES: [InitFlags; 9] = [
+/// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), WRITEBACK_CACHE, and FLOCK_LOCKS: fuser does not
+/// tell them from fcntl's, so flock stays the kernel's and holds within one mount.
+const CAPABILITIES: [InitFlags; 10] = [
+    InitFlags::FUSE_POSIX_LOCKS,
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -294,9 +307,9 @@ impl Filesystem for Adapter {
         self.do_write(req, gfid(ino), offset, data, append, reply);
     }
 
-    fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        let file = gfid(ino);
-        self.run_empty("flush", file, reply, move |fs| async move { fs.flush(file).await });
+    fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+        let (file, owner) = (gfid(ino), protocol::lock::LockOwner(lock_owner.0));
+        self.run_empty("flush", file, reply, move |fs| async move { fs.flush(file, owner).await });
     }
 
     fn release(
@@ -388,6 +401,39 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         self.do_create(req, gfid(parent), name, mode, OpenFlags(flags), reply);
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let wanted = locks::KernelLock { start, last: end, kind: typ, pid };
+        self.do_getlk(req, gfid(ino), lock_owner, &wanted, reply);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let wanted = locks::KernelLock { start, last: end, kind: typ, pid };
+        self.do_setlk(req, gfid(ino), lock_owner, &wanted, sleep, reply);
     }
 
     fn fallocate(

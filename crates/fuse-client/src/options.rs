@@ -45,9 +45,10 @@ pub struct MountSettings {
     pub daemon: bool,
     /// Threads that read requests from the kernel; default 2, or 1 on one CPU: more made it slower.
     pub threads: usize,
-    /// How long the kernel may use attributes without asking. Default 1 s.
+    /// How long the kernel may use attributes without asking while this is the only mount. Default 1 s, which is also the
+    /// longest; with another mount it asks every time.
     pub attr_timeout: Duration,
-    /// How long the kernel may use names without asking. Default 1 s.
+    /// As `attr_timeout`, for names.
     pub entry_timeout: Duration,
     /// Longest read or write, in bytes. Default 1 MiB.
     pub max_request_bytes: u32,

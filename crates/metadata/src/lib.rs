@@ -3,6 +3,7 @@
 //! * [`store`]: the seam to the key-value store, with an embedded backend (`fjall`) and one in memory.
 //! * [`namespace`]: what the operations of [`protocol::namespace`] do to the tree; pure over that seam.
 //! * [`lease`]: who may cache or write a file, as a state machine with time passed in.
+//! * [`locks`]: byte-range locks over all mounts, likewise.
 //! * [`service`]: the two together with sessions, exactly-once answers and the grace period after a restart. Requests go
 //!   in, events come out; whoever owns it carries bytes and calls [`service::Service::commit`] before it sends them.
 //!
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod lease;
+pub mod locks;
 pub mod namespace;
 pub mod service;
 pub mod store;

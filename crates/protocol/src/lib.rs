@@ -16,6 +16,7 @@
 
 pub mod ids;
 pub mod kind;
+pub mod lock;
 pub mod monitor;
 pub mod namespace;
 pub mod recovery;

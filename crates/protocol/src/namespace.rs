@@ -5,6 +5,7 @@
 //! it (`answered`). Times are the caller's; names are 1..=255 bytes without `/` and NUL; errors are POSIX errnos.
 
 use crate::ids::{Epoch, Gfid, PoolId, SessionId};
+use crate::lock::{LockClaim, LockOp, LockOwner, RangeLock};
 use serde::{Deserialize, Serialize};
 
 /// Longest name of a directory entry, in bytes.
@@ -15,6 +16,8 @@ pub const SYMLINK_BYTES_MAX: usize = 4095;
 pub const XATTR_BYTES_MAX: usize = 65_536;
 /// Longest list of the names of a file's extended attributes, in bytes.
 pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
+/// The attribute that a kernel asks for before every write, to drop it.
+pub const SECURITY_CAPABILITY: &[u8] = b"security.capability";
 /// Most links of a file.
 pub const LINK_MAX: u32 = 65_000;
 
@@ -275,6 +278,24 @@ pub enum NamespaceOp {
     Reclaim {
         /// File, lease, and whether it is open.
         held: Vec<(Gfid, Option<LeaseMode>, bool)>,
+        /// Byte-range locks.
+        locks: Vec<LockClaim>,
+        /// The session is a mount, as after `Mount`.
+        mount: bool,
+        /// Nothing follows in a further request.
+        last: bool,
+    },
+    /// The session is a mount: its kernel caches names and attributes. Before it is answered, nobody else may count on
+    /// being the only one. Answer: `Done`.
+    Mount,
+    /// About byte-range locks. Answer: see [`LockOp`].
+    Lock {
+        /// Which file.
+        gfid: Gfid,
+        /// Whose.
+        owner: LockOwner,
+        /// What.
+        op: LockOp,
     },
     /// Value of an extended attribute. Answer: `Bytes`; ENODATA.
     GetXattr {
@@ -351,6 +372,8 @@ pub enum Reply {
         /// The lease granted; `None` for a file of a kind that has none.
         grant: Option<Grant>,
     },
+    /// The lock in the way, if there is one.
+    Lock(Option<RangeLock>),
     /// Done.
     Done,
     /// A POSIX errno.
@@ -360,6 +383,16 @@ pub enum Reply {
     /// The service has just started and waits for leases to be reclaimed, or a recall takes long: ask again shortly,
     /// with the same number.
     TryAgain,
+}
+
+/// A reply as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The reply.
+    pub reply: Reply,
+    /// For this time, counted from when it asked, the session is the only mount: names and attributes may be cached
+    /// without asking. Milliseconds; 0: ask every time.
+    pub alone_ms: u32,
 }
 
 /// The service asks a session to give a lease back, down to `keep`; the session answers with `ReturnLease` when its

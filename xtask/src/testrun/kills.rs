@@ -218,19 +218,17 @@ pub fn two_clients(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) ->
 }
 
 fn exchange(bench: &Bench, a: &Path, b: &Path) -> Outcome {
-    // Data is the same at once: leases. Names and attributes may be as old as the kernel's cache, a second by default.
     let lines = format!(
         "A='{}' B='{}'\n\
-         soon() {{ for i in $(seq 40); do if \"$@\"; then return; fi; sleep 0.1; done; return 1; }}\n\
          gone() {{ test ! -e $1; }}; mode() {{ test $(stat -c %a $1) = $2; }}; lists() {{ ls $1 | grep -qx $2; }}\n\
          echo one > $A/f; cmp $A/f $B/f; echo two > $B/f; cmp $A/f $B/f\n\
-         mkdir $A/d; soon test -d $B/d; touch $B/d/x; soon lists $A/d x; mv $A/d/x $A/d/y; soon gone $B/d/x; soon test -e $B/d/y\n\
-         chmod 600 $B/f; soon mode $A/f 600\n\
+         mkdir $A/d; test -d $B/d; touch $B/d/x; lists $A/d x; mv $A/d/x $A/d/y; gone $B/d/x; test -e $B/d/y\n\
+         chmod 600 $B/f; mode $A/f 600\n\
          for i in $(seq 30); do echo a$i >> $A/log; echo b$i >> $B/log; done\n\
          test $(wc -l < $A/log) = 60; cmp $A/log $B/log\n\
-         exec 3< $B/f; rm $A/f; soon gone $B/f; grep -qx two <&3\n\
+         exec 3< $B/f; rm $A/f; gone $B/f; grep -qx two <&3\n\
          head -c 3000000 /dev/urandom > $A/big; cmp $A/big $B/big; truncate -s 1000 $B/big; cmp $A/big $B/big\n\
-         rm -r $B/d; soon gone $A/d",
+         rm -r $B/d; gone $A/d",
         a.display(),
         b.display()
     );

@@ -10,6 +10,7 @@
 //! * [`kills`]: processes killed under a writer that remembers what it was promised.
 //! * [`sick`]: parts that are slow or half dead.
 //! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
+//! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
 //! * [`operator`]: the command `trefoil`.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
 //!
@@ -28,6 +29,7 @@ pub mod rig;
 mod setup;
 mod sick;
 mod sqlite;
+mod two_mounts;
 mod workspace_checks;
 
 use crate::cluster::layout::Spec;
@@ -49,7 +51,8 @@ pub struct TestArgs {
     #[arg(long)]
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
-    /// clients, kill, sick, crash, input, disk, trefoil, fuzz; with a slash, also a part of the test's name: fio/randwrite
+    /// clients, two-mounts, kill, sick, crash, input, disk, trefoil, fuzz; with a slash, also a part of the test's name:
+    /// fio/randwrite
     filter: Option<String>,
 }
 
@@ -116,7 +119,7 @@ impl Bench {
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
 /// Groups that start clusters of their own.
-const OWN: [&str; 6] = ["trefoil", "input", "disk", "kill", "sick", "crash"];
+const OWN: [&str; 7] = ["trefoil", "two-mounts", "input", "disk", "kill", "sick", "crash"];
 
 /// Runs the tests.
 ///
@@ -159,6 +162,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if MOUNTED.iter().any(|g| report.wants(g)) {
         mounted(&bench, report)?;
+    }
+    if report.wants("two-mounts") {
+        two_mounts::run(&bench, report)?;
     }
     if report.wants("input") {
         bad_input::run(&bench, report)?;

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 21] = [
+    ("python3", "python3"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("sqlite3", "sqlite3"),

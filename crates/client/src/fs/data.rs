@@ -11,6 +11,7 @@ use crate::error::ClientError;
 use crate::objecter::join_all;
 use bytes::Bytes;
 use protocol::Gfid;
+use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
 use std::future::Future;
 use std::ops::Range;
@@ -77,6 +78,9 @@ impl<B: Backend> LocalFs<B> {
         let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
         let now = self.shared.closes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         inode.change(|state| state.closed(now));
+        if inode.with(|state| state.opens()) == 0 {
+            self.close_all_locks(gfid).await?;
+        }
         self.settle(&inode).await
     }
 
@@ -149,11 +153,12 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// close(2): the service learns size and mtime. Data is acknowledged already.
+    /// close(2): the owner's locks go, the service learns size and mtime. Data is acknowledged already.
     ///
     /// # Errors
     /// EIO, once, if acknowledged writes of the file were lost with a session.
-    pub async fn flush(&self, gfid: Gfid) -> Result<()> {
+    pub async fn flush(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
+        self.close_locks(gfid, owner).await?;
         let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
         self.flush_attrs(&inode).await?;
         if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }

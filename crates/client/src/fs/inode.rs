@@ -99,6 +99,10 @@ pub struct InodeState {
     size: u64,
     base_size: u64,
     write_end: u64,
+    /// The largest size that the kernel may believe in.
+    shown: u64,
+    /// Another client has made the file shorter than that: the kernel appends beyond the end.
+    cut_elsewhere: bool,
     tail: Tail,
     /// The tail was clean before the cut under way.
     cutting: bool,
@@ -132,6 +136,8 @@ impl InodeState {
             size: 0,
             base_size: 0,
             write_end: 0,
+            shown: 0,
+            cut_elsewhere: false,
             tail: Tail::Known(0),
             cutting: false,
             mtime: Timestamp::default(),
@@ -267,6 +273,8 @@ impl InodeState {
 
     fn adopt(&mut self, attr: &Attr) {
         assert!(!self.dirty, "attributes changed without a lease");
+        self.cut_elsewhere = attr.size < self.shown.max(self.size);
+        self.shown = attr.size;
         self.pool = attr.pool;
         self.size = attr.size;
         self.base_size = attr.size;
@@ -396,7 +404,8 @@ impl InodeState {
     pub fn begin_write(&mut self, offset: u64, len: u64, append: bool) -> Option<WritePlan> {
         // The kernel appends where it believes the end to be. Only a size that another client made can be news to it;
         // our own writes it has seen.
-        let stale = append && offset < self.base_size;
+        let beyond = self.cut_elsewhere && offset > self.data_end();
+        let stale = append && (offset < self.base_size || beyond);
         let offset = if stale { self.data_end() } else { offset };
         if self.gap(offset).is_some() {
             return None;
@@ -463,8 +472,9 @@ impl InodeState {
 
     /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
     /// before the service was asked: an answer older than our last flush does not know the times that it brought.
-    pub fn merge(&self, attr: &mut Attr, asked: u64) {
+    pub fn merge(&mut self, attr: &mut Attr, asked: u64) {
         if self.lease().is_none() {
+            self.shown = self.shown.max(attr.size);
             return;
         }
         attr.size = self.size;

@@ -11,7 +11,9 @@
 //!   only the holder knew, and the kernel's pages dropped.
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, never before the data that they cover is acknowledged.
-//! * A mount does not keep access times; atime changes only when it is set. File locks are the kernel's, within a mount.
+//! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]).
+//! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's, within a mount.
+//! * A mount does not keep access times; atime changes only when it is set.
 //!   ACLs are refused: nothing would hand them down.
 //!
 //! Start reading at [`inode`], then `lease` (getting in and giving back), `data`, `names`, `dir`.
@@ -22,6 +24,7 @@ mod dir;
 mod errno;
 pub mod inode;
 mod lease;
+mod locks;
 mod names;
 mod sweep;
 mod table;
@@ -96,6 +99,7 @@ struct Shared {
     closes: AtomicU64,
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
     usage: usage::Usage,
+    locks: locks::OwnLocks,
 }
 
 impl Shared {
@@ -110,6 +114,7 @@ impl Shared {
             closes: AtomicU64::new(0),
             space: ContentionMutex::new(locks, "fs space", None),
             usage: usage::Usage::new(locks),
+            locks: locks::OwnLocks::new(locks),
         }
     }
 }
@@ -124,12 +129,14 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Starts a file system on a session. One per session: it takes the session's events.
+    /// Starts a file system on a session. One per session: it takes the session's events. Blocks until the metadata
+    /// service knows of the mount; not on a worker.
     ///
     /// # Errors
-    /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`].
+    /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`], and those of the service.
     pub fn start(client: Client, options: FsOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         let pool = backend::first_pool(&client)?;
+        client.block_on(client.mount(own_caller()))?;
         let shared = Arc::new(Shared::new(options, kernel, client.handle().locks()));
         let fs = Self { client, pool, shared };
         let (client, weak) = (fs.client.clone(), Arc::downgrade(&fs.shared));
@@ -157,6 +164,20 @@ impl FileSystem {
         self.spawn_until(self.deadline(), gfid, offset, f);
     }
 
+    /// As [`FileSystem::spawn`], for an operation that may wait for another program: it has no deadline.
+    pub fn spawn_waiting<F, Fut>(&self, gfid: Gfid, f: F)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        self.spawn_until(None, gfid, 0, f);
+    }
+
+    /// How long this surely stays the only mount: names and attributes may be cached as long.
+    pub fn alone_for(&self) -> Duration {
+        self.client.alone_for()
+    }
+
     /// How long an operation may take, if not for ever.
     fn deadline(&self) -> Option<Duration> {
         match self.client.config().timeout {
@@ -167,7 +188,7 @@ impl FileSystem {
 
     /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for one before each write.
     pub fn lacks_xattr(&self, gfid: Gfid, name: &[u8]) -> bool {
-        name == names::CAPABILITY
+        name == protocol::namespace::SECURITY_CAPABILITY
             && self.shared.table.get(gfid).is_some_and(|inode| inode.with(|state| state.has_no_capability()))
     }
 

@@ -9,15 +9,14 @@ use super::{Backend, LocalFs, Result};
 use crate::error::ClientError;
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, Caller, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
+    Attr, Caller, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY, SYMLINK_BYTES_MAX, SetAttr,
+    XATTR_BYTES_MAX,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const ENAMETOOLONG: i32 = 36;
 const E2BIG: i32 = 7;
 const ENODATA: i32 = 61;
-/// The attribute that the kernel asks for before every write, to drop it.
-pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// How an existing file is treated by `create`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -276,7 +275,7 @@ impl<B: Backend> LocalFs<B> {
         if is_acl(&name) {
             return posix(EOPNOTSUPP);
         }
-        let capability = name == CAPABILITY;
+        let capability = name == SECURITY_CAPABILITY;
         let result = self.ask_bytes("getxattr", NamespaceOp::GetXattr { gfid, name }, caller).await;
         if capability && let Some(inode) = self.shared.table.get(gfid) {
             inode.with(|state| state.set_no_capability(matches!(result, Err(ClientError::Posix(ENODATA)))));
@@ -302,7 +301,7 @@ impl<B: Backend> LocalFs<B> {
         if value.len() > XATTR_BYTES_MAX {
             return posix(E2BIG);
         }
-        if name == CAPABILITY
+        if name == SECURITY_CAPABILITY
             && let Some(inode) = self.shared.table.get(gfid)
         {
             inode.with(|state| state.set_no_capability(false));

@@ -1,5 +1,5 @@
 //! What happens to files without anyone asking: attributes go to the service every second, cached leases beyond the
-//! bound go back, leases are claimed again after a restart of the service and dropped when the session dies.
+//! bound go back, leases and locks are claimed again after a restart of the service and dropped when the session dies.
 
 use super::inode::{InodeState, RecallStep};
 use super::table::Inode;
@@ -8,7 +8,7 @@ use protocol::namespace::NamespaceOp;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Leases reclaimed per request, so that one request stays far below the largest message.
+/// Leases, and locks, reclaimed per request, so that one request stays far below the largest message.
 const RECLAIM_BATCH: usize = 4096;
 
 impl<B: Backend> LocalFs<B> {
@@ -56,16 +56,22 @@ impl<B: Backend> LocalFs<B> {
     pub(super) async fn reclaim(&self) {
         let held: Vec<_> =
             self.shared.table.all().iter().filter_map(|inode| inode.with(|state| state.held())).collect();
-        for batch in held.chunks(RECLAIM_BATCH) {
-            let op = NamespaceOp::Reclaim { held: batch.to_vec() };
+        let claims = self.shared.locks.claims();
+        let requests = held.len().div_ceil(RECLAIM_BATCH).max(claims.len().div_ceil(RECLAIM_BATCH)).max(1);
+        let (mut held, mut claims) = (held.chunks(RECLAIM_BATCH), claims.chunks(RECLAIM_BATCH));
+        for request in 1..=requests {
+            let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
+            let files = held.len();
+            let op = NamespaceOp::Reclaim { held, locks, mount: true, last: request == requests };
             if let Err(error) = self.backend.namespace(op, own_caller()).await {
-                tracing::error!(%error, files = batch.len(), "cannot reclaim leases");
+                tracing::error!(%error, files, "cannot reclaim leases and locks");
             }
         }
     }
 
     /// The session is dead: nothing is held any more, and nothing cached may be used.
     pub(super) async fn fenced(&self) {
+        self.shared.locks.fenced();
         let inodes = self.shared.table.all();
         for inode in &inodes {
             inode.change(InodeState::fenced);

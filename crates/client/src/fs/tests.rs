@@ -7,6 +7,7 @@ use messenger::sync::{LockTable, block_on};
 
 use metadata::lease::holder::Moment;
 use protocol::Epoch;
+use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,6 +24,9 @@ struct Stored {
     unstable: Option<usize>,
 }
 
+/// Of the map by which the model grants.
+const MAP: Epoch = Epoch::new(3);
+
 #[derive(Default)]
 struct World {
     files: HashMap<Gfid, Stored>,
@@ -31,6 +35,8 @@ struct World {
     last: u64,
     /// Leases granted.
     tokens: u64,
+    /// Waits that the session needs before its leases may be used: for its renewal, and for a map.
+    unusable: u32,
     /// How often it was asked how much a file takes.
     asked: u32,
     /// Nothing answers.
@@ -106,7 +112,7 @@ impl Model {
             assert!(!clash, "a lease was not given back");
             stored.holders.push((mount, lease));
             stored.open.push(mount);
-            let grant = Grant { mode: lease, token, epoch: Epoch::default() };
+            let grant = Grant { mode: lease, token, epoch: MAP };
             Reply::Opened { attr: stored.attr, grant: Some(grant) }
         })
     }
@@ -120,7 +126,7 @@ impl Model {
         world.files.insert(gfid, Stored { attr, data: Vec::new(), holders, open: vec![self.mount], unstable: None });
         world.names.insert(name, gfid);
         drop(world);
-        let grant = Grant { mode: LeaseMode::Write, token: self.token(), epoch: Epoch::default() };
+        let grant = Grant { mode: LeaseMode::Write, token: self.token(), epoch: MAP };
         Reply::Opened { attr, grant: Some(grant) }
     }
 
@@ -198,10 +204,17 @@ impl Backend for Model {
     }
 
     fn moment(&self) -> Moment {
-        Moment { now: Duration::ZERO, until: Duration::from_secs(1), epoch: Epoch::default() }
+        let (until, epoch) = match self.world.borrow().unusable {
+            0 => (1, MAP),
+            1 => (1, Epoch::default()),
+            _ => (0, MAP),
+        };
+        Moment { now: Duration::from_millis(500), until: Duration::from_secs(until), epoch }
     }
 
-    async fn usable(&self, _epoch: Epoch) -> Result<()> {
+    async fn usable(&self, epoch: Epoch) -> Result<()> {
+        assert_eq!(epoch, MAP, "that of the grant");
+        self.world.borrow_mut().unusable -= 1;
         Ok(())
     }
 
@@ -412,6 +425,21 @@ fn two_mounts_see_one_file() {
 }
 
 #[test]
+fn nothing_begins_when_the_sessions_time_ran_out_or_without_the_map_of_the_grant() {
+    let mounts = mounts(1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let gfid = create(fs, "file");
+    block_on(async {
+        world.borrow_mut().unusable = 2;
+        fs.write(gfid, 0, Bytes::from_static(b"late"), false, at(2)).await.expect("write");
+        assert_eq!(world.borrow().unusable, 0, "waited for the renewal and for the map");
+        world.borrow_mut().unusable = 2;
+        assert_eq!(fs.read(gfid, 9, 4, at(3)).await.expect("read"), "", "beyond the end, with no data to fetch");
+        assert_eq!(world.borrow().unusable, 0, "the size is the lease's, too");
+    });
+}
+
+#[test]
 fn a_close_tells_the_service_and_keeps_the_lease() {
     let mounts = mounts(1);
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
@@ -419,7 +447,7 @@ fn a_close_tells_the_service_and_keeps_the_lease() {
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"hello"), false, at(5)).await.expect("write");
         assert_eq!(world.borrow().files[&gfid].attr.size, 0, "not yet");
-        fs.flush(gfid).await.expect("flush");
+        fs.flush(gfid, LockOwner(1)).await.expect("flush");
         assert_eq!(world.borrow().files[&gfid].attr.size, 5);
         assert_eq!(world.borrow().files[&gfid].attr.mtime.secs, 5);
         fs.release(gfid).await.expect("release");

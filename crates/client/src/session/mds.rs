@@ -11,11 +11,12 @@ use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
     CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
 };
-use protocol::Kind;
-use protocol::namespace::{Caller, NamespaceOp, Recall, Reply, Request};
+use protocol::namespace::{Answer, Caller, NamespaceOp, Recall, Reply, Request};
+use protocol::{Kind, SessionId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,9 @@ pub(crate) struct Mds {
     link: ContentionMutex<Option<Link>>,
     /// A connection was up before: the next new one means that the service, or its memory of us, is new.
     known: ContentionMutex<bool>,
+    /// The client is a mount, and the session that said so last.
+    mount: AtomicBool,
+    mounted: AtomicU64,
 }
 
 /// A call under way; its number is free when dropped.
@@ -80,6 +84,8 @@ impl Mds {
             numbers: ContentionMutex::new(locks, "client mds numbers", Numbers::default()),
             link: ContentionMutex::new(locks, "client mds link", None),
             known: ContentionMutex::new(locks, "client mds known", false),
+            mount: AtomicBool::new(false),
+            mounted: AtomicU64::new(0),
         }
     }
 
@@ -105,6 +111,9 @@ impl Shared {
     /// See [`super::Client::namespace`].
     pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Reply, ClientError> {
         let session = self.check()?;
+        if !matches!(op, NamespaceOp::Mount | NamespaceOp::Reclaim { .. }) {
+            self.ensure_mounted(session, caller).await?;
+        }
         let number = Number { number: self.mds.numbers.lock().begin(), mds: &self.mds };
         let give_up = (!self.config.timeout.is_zero()).then(|| Instant::now() + self.config.timeout);
         let mut request = Request { session, number: number.number, answered: 0, caller, op };
@@ -137,11 +146,29 @@ impl Shared {
         }
     }
 
+    /// See [`super::Client::mount`].
+    pub(super) async fn mount(self: &Arc<Self>, caller: Caller) -> Result<(), ClientError> {
+        self.mds.mount.store(true, Ordering::Release);
+        self.ensure_mounted(self.check()?, caller).await
+    }
+
+    /// A new session of a mount says that it is one before it asks for anything else.
+    async fn ensure_mounted(self: &Arc<Self>, session: SessionId, caller: Caller) -> Result<(), ClientError> {
+        let told = self.mds.mounted.load(Ordering::Acquire) == session.get();
+        if !self.mds.mount.load(Ordering::Acquire) || told {
+            return Ok(());
+        }
+        Box::pin(self.namespace(NamespaceOp::Mount, caller)).await?;
+        self.mds.mounted.store(session.get(), Ordering::Release);
+        Ok(())
+    }
+
     /// One attempt; `None` if it must be made again.
     async fn ask_mds(self: &Arc<Self>, request: &Request, remaining: Duration) -> Result<Option<Reply>, ClientError> {
         let Some(connection) = self.mds_connection()? else { return Ok(None) };
         let front = protocol::encode(request);
         let message = Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
+        let asked = Instant::now();
         let reply = match connection.call(message, remaining).await {
             Ok(reply) => reply,
             Err(CallError::TooLong(error)) => return Err(ClientError::Protocol(error.to_string())),
@@ -150,8 +177,10 @@ impl Shared {
         if reply.kind != Kind::NamespaceReply.to_u16() {
             return Err(ClientError::Protocol(format!("kind {:#06x} from the metadata service", reply.kind)));
         }
-        let reply = protocol::decode("namespace reply", &reply.front);
-        reply.map(Some).map_err(|error| ClientError::Protocol(error.to_string()))
+        let answer = protocol::decode::<Answer>("namespace reply", &reply.front);
+        let answer = answer.map_err(|error| ClientError::Protocol(error.to_string()))?;
+        self.alone_until(request.session, asked + Duration::from_millis(answer.alone_ms.into()));
+        Ok(Some(answer.reply))
     }
 
     /// The connection to where the map says that the service is; `None` if it says nothing.

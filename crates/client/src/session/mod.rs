@@ -173,6 +173,20 @@ impl Client {
         self.shared.set_handler(Arc::new(handler));
     }
 
+    /// Says that this client is a mount, whose kernel caches names and attributes; a new session after
+    /// [`Client::reopen`] says it again. Waits until nobody else counts on being the only one.
+    ///
+    /// # Errors
+    /// As [`Client::namespace`].
+    pub async fn mount(&self, caller: Caller) -> Result<(), ClientError> {
+        self.shared.mount(caller).await
+    }
+
+    /// How long this client surely stays the only mount: names and attributes may be cached as long.
+    pub fn alone_for(&self) -> std::time::Duration {
+        self.shared.alone_for()
+    }
+
     /// Where the session stands now, for the rules of leases.
     pub(crate) fn moment(&self) -> Moment {
         self.shared.moment()

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     begun: Instant,
     /// Milliseconds after `begun` until which the session surely lives.
     lease_until_ms: AtomicU64,
+    /// Milliseconds after `begun` until which the session surely is the only mount.
+    alone_until_ms: AtomicU64,
     /// Of the map, for those who need no more of it.
     epoch: AtomicU64,
     asking_for_map: AtomicBool,
@@ -76,6 +78,7 @@ impl Shared {
             map: ContentionMutex::new(&locks, "client map", None),
             begun: Instant::now(),
             lease_until_ms: AtomicU64::new(0),
+            alone_until_ms: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             asking_for_map: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -105,6 +108,20 @@ impl Shared {
     pub fn lease_holds(&self, now: Instant) -> bool {
         let ms = now.saturating_duration_since(self.begun).as_millis();
         ms < u128::from(self.lease_until_ms.load(Ordering::Acquire))
+    }
+
+    /// The session was promised to be the only mount until then.
+    pub fn alone_until(&self, session: SessionId, until: Instant) {
+        let standing = self.standing.lock();
+        if standing.session == session && !standing.fenced {
+            let ms = u64::try_from(until.saturating_duration_since(self.begun).as_millis()).unwrap_or(0);
+            self.alone_until_ms.fetch_max(ms, Ordering::AcqRel);
+        }
+    }
+
+    /// How long the session surely stays the only mount.
+    pub fn alone_for(&self) -> Duration {
+        Duration::from_millis(self.alone_until_ms.load(Ordering::Acquire)).saturating_sub(self.begun.elapsed())
     }
 
     /// Where the session stands now, for the rules of leases.
@@ -138,6 +155,7 @@ impl Shared {
             return;
         }
         standing.fenced = true;
+        self.alone_until_ms.store(0, Ordering::Release);
         drop(standing);
         tracing::error!(%session, "the cluster declared this session dead");
         self.lease_until_ms.store(0, Ordering::Release);

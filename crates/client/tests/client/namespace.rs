@@ -6,7 +6,7 @@ use bytes::Bytes;
 use client::{Client, ClientConfig, ClientError, ClientEvent, ask_monitor};
 use messenger::{Connection, Listener, Message, Runtime, Service, TrafficClass, Worker};
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Caller, NamespaceOp, Recall, Reply, Request, Timestamp};
+use protocol::namespace::{Answer, Caller, NamespaceOp, Recall, Reply, Request, Timestamp};
 use protocol::{Gfid, Kind, Profile};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -52,7 +52,12 @@ impl Service for Mds {
             }
         };
         if !log.mute {
-            connection.reply(&message, Kind::NamespaceReply.to_u16(), protocol::encode(&reply), Bytes::new());
+            connection.reply(
+                &message,
+                Kind::NamespaceReply.to_u16(),
+                protocol::encode(&Answer { reply, alone_ms: 0 }),
+                Bytes::new(),
+            );
         }
     }
 }

@@ -23,13 +23,14 @@ fn writes(flags: OpenFlags) -> bool {
 
 impl Adapter {
     /// How the kernel shall treat a handle: keep its pages if they are right, and for O_DIRECT bypass them altogether,
-    /// which lets writes of one file run in parallel.
+    /// which lets writes of one file run in parallel. For O_APPEND too: the kernel writes where it believes the end to
+    /// be, and if another mount has moved it, the data goes elsewhere than into the pages that it was put in.
     fn open_flags(&self, flags: OpenFlags, cached: bool) -> FopenFlags {
         let mut answer = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         if cached {
             answer |= FopenFlags::FOPEN_KEEP_CACHE;
         }
-        if self.direct_mmap && flags.0 & libc::O_DIRECT != 0 {
+        if self.direct_mmap && flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0 {
             answer |= FopenFlags::FOPEN_DIRECT_IO;
         }
         answer
@@ -62,14 +63,14 @@ impl Adapter {
             write: writes(flags),
         };
         let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
-        // One time to live for both: the shorter.
-        let (entry_ttl, shape) = (self.options.entry_ttl, self.shape());
+        let shape = self.shape();
         self.run("create", parent, 0, move |fs| async move {
             match fs.create(parent, name, mode & 0o7777, how, caller).await {
                 Ok((attr, cached)) => {
                     let flags = answers[usize::from(cached)];
                     let (attr, attr_ttl) = shape.of(&attr);
-                    reply.created(&attr_ttl.min(entry_ttl), &attr, GENERATION, NO_HANDLE, flags);
+                    // One time to live for both: the shorter.
+                    reply.created(&attr_ttl.min(shape.entry_ttl()), &attr, GENERATION, NO_HANDLE, flags);
                 }
                 Err(error) => reply.error(errno(&error)),
             }

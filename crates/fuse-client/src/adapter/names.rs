@@ -45,10 +45,13 @@ impl Adapter {
     }
 
     pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
-        let (caller, ttl) = (caller(req), self.options.attr_ttl);
+        let (caller, shape) = (caller(req), self.shape());
         self.run("getattr", file, 0, move |fs| async move {
             match fs.getattr(file, caller).await {
-                Ok(attr) => reply.attr(&ttl, &file_attr(&attr, fs.allocated(&attr).await)),
+                Ok(attr) => {
+                    let attr = file_attr(&attr, fs.allocated(&attr).await);
+                    reply.attr(&shape.attr_ttl(), &attr);
+                }
                 Err(error) => reply.error(errno(&error)),
             }
         });
@@ -179,8 +182,7 @@ impl Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         let caller = caller(req);
-        // One time to live for both: the shorter.
-        let (entry_ttl, shape) = (self.options.entry_ttl, self.shape());
+        let shape = self.shape();
         self.run("readdirplus", dir, 0, move |fs| async move {
             let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
                 Ok(page) => page,
@@ -188,7 +190,8 @@ impl Adapter {
             };
             for item in page {
                 let (attr, attr_ttl) = shape.of(&item.attr);
-                let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(entry_ttl) };
+                // One time to live for both: the shorter.
+                let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(shape.entry_ttl()) };
                 if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
                     break;
                 }

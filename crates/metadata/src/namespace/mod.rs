@@ -236,6 +236,8 @@ impl<S: Store> Namespace<S> {
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
             | NamespaceOp::Reclaim { .. }
+            | NamespaceOp::Mount
+            | NamespaceOp::Lock { .. }
             | NamespaceOp::Sync => errno(libc::EINVAL),
         }
     }

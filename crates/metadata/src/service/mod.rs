@@ -12,6 +12,8 @@
 //! After a restart: write leases are known from the store. Until every session that spoke to the service before has sent
 //! `Reclaim` or is dead, or [`ServiceConfig::grace_max`] is over, operations that could conflict get `TryAgain`.
 
+mod alone;
+mod locking;
 mod perform;
 mod sessions;
 #[cfg(test)]
@@ -20,9 +22,13 @@ mod tests;
 pub use sessions::SessionView;
 
 use crate::lease::{Action, Answer, LeaseConfig, Leases, Ticket, Want};
+use crate::locks::{Locks, LocksConfig};
 use crate::namespace::{Namespace, PurgeEntry, SizeRecovery};
 use crate::store::{Persist, Store, StoreError};
-use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp};
+use alone::Alone;
+use protocol::namespace::{
+    Attr, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
+};
 use protocol::{ClusterId, Gfid, SessionId};
 use sessions::{Session, Standing};
 use std::collections::{BTreeSet, HashMap};
@@ -41,8 +47,16 @@ pub struct ServiceConfig {
     /// Answers kept for a session at most; beyond it, changes are refused with EAGAIN. A session that reports what it
     /// has received stays far below.
     pub answers_max: usize,
+    /// A request for a byte-range lock waits at most this long before it is to be asked again: how soon a client can tell
+    /// that the process which waits was killed.
+    pub lock_wait: Duration,
+    /// For how long the only mount is told that it may cache names and attributes, and so how long another mount takes
+    /// to arrive at most, but for a fraction of a second.
+    pub alone: Duration,
     /// Limits of leases.
     pub lease: LeaseConfig,
+    /// Limits of byte-range locks.
+    pub locks: LocksConfig,
 }
 
 impl Default for ServiceConfig {
@@ -52,7 +66,10 @@ impl Default for ServiceConfig {
             recovery_wait: Duration::from_secs(3),
             grace_max: Duration::from_secs(30),
             answers_max: 8192,
+            lock_wait: Duration::from_millis(250),
+            alone: Duration::from_secs(1),
             lease: LeaseConfig::default(),
+            locks: LocksConfig::default(),
         }
     }
 }
@@ -98,6 +115,9 @@ pub struct Service<S> {
     config: ServiceConfig,
     namespace: Namespace<S>,
     leases: Leases,
+    locks: Locks,
+    lock_waits: locking::Waiting,
+    alone: Alone,
     sessions: HashMap<SessionId, Session>,
     view: Option<SessionView>,
     /// The end of the grace period at the latest; `None` when it is over. Starts with the first view of the sessions.
@@ -138,6 +158,9 @@ impl<S: Store> Service<S> {
             orphans: namespace.orphans()?.into_iter().collect(),
             namespace,
             leases,
+            locks: Locks::new(config.locks),
+            lock_waits: locking::Waiting::default(),
+            alone: Alone::new(config.alone, !sessions.is_empty()),
             sessions,
             view: None,
             grace_until: Some(Duration::MAX),
@@ -215,6 +238,8 @@ impl<S: Store> Service<S> {
                     for gfid in self.leases.fence(now, session) {
                         self.settle_orphan(now, gfid)?;
                     }
+                    self.fence_locks(session);
+                    self.alone.leave(session);
                 }
                 Some(Standing::Gone) => self.end_session(now, session)?,
                 _ => {}
@@ -230,6 +255,8 @@ impl<S: Store> Service<S> {
     /// When the store fails.
     pub fn tick(&mut self, now: Duration) -> Result<(), StoreError> {
         self.leases.tick(now);
+        self.locks.tick(now);
+        self.settle_locks(now);
         self.follow_leases(now)?;
         self.maybe_end_grace(now)
     }
@@ -347,20 +374,31 @@ impl<S: Store> Service<S> {
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
         let token = pending.token;
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
-        let answer = match &reply {
-            Reply::Errno(_) | Reply::TryAgain => None,
-            // Kept without the lease, which may have gone when the answer is asked for again.
-            Reply::Opened { attr, .. } => Some(Reply::Attr(*attr)),
-            other => Some(other.clone()),
-        };
-        if let Some(answer) = answer.filter(|_| kept) {
-            self.namespace.keep_answer(session, number, &answer);
-            if let Some(entry) = self.sessions.get_mut(&session) {
-                entry.answers.insert(number, answer);
-            }
+        if kept {
+            self.keep(session, number, &reply);
         }
         self.reply(token, reply);
+        self.settle_locks(now);
         Ok(())
+    }
+
+    /// Keeps the answer of a request that changed something, until the session has it.
+    fn keep(&mut self, session: SessionId, number: u64, reply: &Reply) {
+        let answer = match reply {
+            Reply::Errno(_) | Reply::TryAgain => return,
+            // Kept without the lease, which may have gone when the answer is asked for again.
+            Reply::Opened { attr, .. } => Reply::Attr(*attr),
+            other => other.clone(),
+        };
+        self.namespace.keep_answer(session, number, &answer);
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.answers.insert(number, answer);
+        }
+    }
+
+    /// For how long the session, which is being answered, may take itself for the only mount, counted from when it asked.
+    pub fn promise_alone(&mut self, now: Duration, session: SessionId) -> Duration {
+        if self.in_grace() { Duration::ZERO } else { self.alone.promise(now, session) }
     }
 
     /// What a request needs of a file's leases before it may be carried out.
@@ -385,6 +423,8 @@ impl<S: Store> Service<S> {
                 SetAttr { atime: None, mtime: None, .. } => None,
                 _ => Some((*gfid, Want::Current)),
             },
+            // Holders of leases remember that a file has none, so as not to ask before every write.
+            NamespaceOp::SetXattr { gfid, name, .. } if name == SECURITY_CAPABILITY => Some((*gfid, Want::Alone)),
             _ => None,
         })
     }
@@ -432,6 +472,7 @@ impl<S: Store> Service<S> {
             self.orphans.remove(&gfid);
             self.namespace.reap(gfid)?;
             self.leases.forget(gfid);
+            self.locks.forget(gfid);
         } else if !self.leases.is_open(gfid) {
             self.leases.recall(now, gfid, None);
         }
@@ -453,6 +494,7 @@ fn is_kept(op: &NamespaceOp) -> bool {
             | NamespaceOp::RemoveXattr { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
+            | NamespaceOp::Lock { .. }
     )
 }
 

@@ -10,6 +10,9 @@ use std::time::Duration;
 impl<S: Store> Service<S> {
     /// Carries a request out. `None` when the answer comes later (`Sync`).
     pub(super) fn perform(&mut self, now: Duration, pending: Pending) -> Result<Option<Reply>, StoreError> {
+        if let NamespaceOp::Lock { gfid, owner, op } = pending.request.op {
+            return self.lock(now, &pending, (gfid, owner, op));
+        }
         let Pending { token, request, repeated, .. } = pending;
         let session = request.session;
         if self.full && repeated.is_none() && is_growing(&request.op) {
@@ -32,7 +35,18 @@ impl<S: Store> Service<S> {
                 }
                 Reply::Done
             }
-            NamespaceOp::Reclaim { held } => self.reclaim(now, session, held)?,
+            NamespaceOp::Reclaim { held, locks, mount, last } => {
+                self.reclaim_locks(session, locks)?;
+                if *mount {
+                    self.alone.join(session);
+                }
+                self.reclaim(now, session, held, *last)?
+            }
+            NamespaceOp::Mount if self.alone.admits(now, session) => {
+                self.alone.join(session);
+                Reply::Done
+            }
+            NamespaceOp::Mount => Reply::TryAgain,
             NamespaceOp::Sync => {
                 self.events.push(super::Event::Sync { token });
                 return Ok(None);
@@ -66,6 +80,7 @@ impl<S: Store> Service<S> {
                 self.settle_orphan(now, gfid)?;
             } else {
                 self.leases.forget(gfid);
+                self.locks.forget(gfid);
             }
         }
         Ok(reply)
@@ -112,6 +127,7 @@ impl<S: Store> Service<S> {
         now: Duration,
         session: SessionId,
         held: &[(Gfid, Option<LeaseMode>, bool)],
+        last: bool,
     ) -> Result<Reply, StoreError> {
         for &(gfid, mode, open) in held {
             if self.namespace.attr(gfid)?.is_none() {
@@ -125,7 +141,7 @@ impl<S: Store> Service<S> {
             }
         }
         if let Some(entry) = self.sessions.get_mut(&session) {
-            entry.reclaimed = true;
+            entry.reclaimed |= last;
         }
         self.maybe_end_grace(now)?;
         Ok(Reply::Done)

@@ -87,6 +87,10 @@ impl<S: Store> Service<S> {
 
     /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered.
     pub(super) fn end_session(&mut self, now: Duration, session: SessionId) -> Result<(), StoreError> {
+        self.fence_locks(session);
+        self.locks.end_session(session);
+        self.settle_locks(now);
+        self.alone.leave(session);
         let released = self.leases.release(now, session);
         for &gfid in &released.written {
             self.namespace.set_writer(gfid, None);

@@ -1,5 +1,7 @@
 //! The service as clients see it: leases, exactly-once, restarts, deaths.
 
+mod locks;
+
 use super::*;
 use crate::store::MemoryStore;
 use protocol::namespace::{Caller, Grant};
@@ -113,6 +115,10 @@ fn create(name: &str, open: Option<LeaseMode>) -> NamespaceOp {
         pool: POOL,
         open,
     }
+}
+
+fn reclaim(held: Vec<(Gfid, Option<LeaseMode>, bool)>) -> NamespaceOp {
+    NamespaceOp::Reclaim { held, locks: vec![], mount: false, last: true }
 }
 
 fn unlink(name: &str) -> NamespaceOp {
@@ -318,10 +324,10 @@ fn restart_waits_for_those_that_were_there() {
     assert_eq!(rig.call(B, lookup("b")), Reply::TryAgain, "no map yet");
     rig.sessions(&[A, B], &[]);
     assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
-    assert_eq!(rig.call(B, NamespaceOp::Reclaim { held: vec![] }), Reply::Done);
+    assert_eq!(rig.call(B, reclaim(vec![])), Reply::Done);
     assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
     let held = vec![(written, Some(LeaseMode::Write), true), (orphan, Some(LeaseMode::Read), true)];
-    assert_eq!(rig.call(A, NamespaceOp::Reclaim { held }), Reply::Done);
+    assert_eq!(rig.call(A, reclaim(held)), Reply::Done);
     assert!(!rig.service.in_grace());
     assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid: orphan }), Reply::Attr(_)));
     let (_, events) = rig.send(B, NamespaceOp::Open { gfid: written, lease: LeaseMode::Read });
@@ -349,7 +355,7 @@ fn resent_create_takes_its_lease_again_after_a_restart() {
     let Reply::Opened { attr, grant: Some(first) } = rig.answer(&events) else { panic!("{events:?}") };
     rig.restart();
     rig.sessions(&[A, B], &[]);
-    rig.call(A, NamespaceOp::Reclaim { held: vec![] });
+    rig.call(A, reclaim(vec![]));
     let events = rig.send_as(A, number, op);
     let Reply::Opened { attr: again, grant: Some(grant) } = rig.answer(&events) else { panic!("{events:?}") };
     assert_eq!((again, grant.mode), (attr, LeaseMode::Write));

@@ -6,7 +6,7 @@ use messenger::sync::Sender;
 use messenger::{CloseReason, Connection, Message, ReplyTo, Service, Worker};
 use metadata::store::Persist;
 use metadata::{PurgeEntry, SizeRecovery, StoreError};
-use protocol::namespace::{Reply, Request};
+use protocol::namespace::{Answer, Reply, Request};
 use protocol::{Gfid, Kind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Service for Forward {
             }
             Err(error) => {
                 tracing::warn!(peer = %connection.peer(), %error, "request refused");
-                let reply = protocol::encode(&Reply::Errno(EPROTO));
+                let reply = protocol::encode(&Answer { reply: Reply::Errno(EPROTO), alone_ms: 0 });
                 connection.reply(&message, Kind::NamespaceReply.to_u16(), reply, Default::default());
             }
         }

@@ -7,7 +7,7 @@ use messenger::sync::{Receiver, Sender, oneshot};
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
-use protocol::namespace::{Recall, Reply};
+use protocol::namespace::{Answer, Recall, Reply};
 use protocol::{Epoch, Kind, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,9 @@ pub(super) struct Owner {
     epoch: Epoch,
     token_next: u64,
     /// Where answers go.
-    asked: HashMap<u64, (Connection, ReplyTo)>,
+    asked: HashMap<u64, (SessionId, Connection, ReplyTo)>,
+    /// Arrival of the last event.
+    now: Duration,
     /// The connection on which each session last spoke.
     sessions: HashMap<SessionId, Connection>,
     sync: Sync,
@@ -76,6 +78,7 @@ impl Owner {
             epoch: Epoch::new(0),
             token_next: 0,
             asked: HashMap::new(),
+            now: Duration::ZERO,
             sessions: HashMap::new(),
             sync,
             space_checked: Duration::ZERO,
@@ -114,6 +117,7 @@ impl Owner {
     }
 
     fn handle(&mut self, now: Duration, event: Event) -> Result<(), StoreError> {
+        self.now = now;
         match event {
             Event::Request { connection, reply_to, request } => {
                 let token = self.token_next;
@@ -123,7 +127,7 @@ impl Owner {
                     Some(known) => *known = connection.clone(),
                     None => drop(self.sessions.insert(request.session, connection.clone())),
                 }
-                self.asked.insert(token, (connection, reply_to));
+                self.asked.insert(token, (request.session, connection, reply_to));
                 self.service.submit(now, token, request)
             }
             Event::Closed { connection } => {
@@ -136,7 +140,7 @@ impl Owner {
                 self.sync.persister = Some(persister);
                 for waiter in std::mem::take(&mut self.sync.running) {
                     match waiter {
-                        Waiter::Request(token) => self.answer(token, &Reply::Done),
+                        Waiter::Request(token) => self.answer(token, Reply::Done),
                         // The asker is gone only at the end.
                         Waiter::Purges(answer, entries) => drop(answer.send(entries)),
                     }
@@ -180,7 +184,7 @@ impl Owner {
         let mut wants_sync = false;
         for event in self.service.finish_turn()? {
             match event {
-                metadata::Event::Reply { token, reply } => self.answer(token, &reply),
+                metadata::Event::Reply { token, reply } => self.answer(token, reply),
                 metadata::Event::Recall { session, recall } => self.recall(session, &recall),
                 metadata::Event::Sync { token } => {
                     self.sync.waiting.push(Waiter::Request(token));
@@ -194,9 +198,11 @@ impl Owner {
         Ok(())
     }
 
-    fn answer(&mut self, token: u64, reply: &Reply) {
-        if let Some((connection, to)) = self.asked.remove(&token) {
-            let front = protocol::encode(reply);
+    fn answer(&mut self, token: u64, reply: Reply) {
+        if let Some((session, connection, to)) = self.asked.remove(&token) {
+            let alone = self.service.promise_alone(self.now, session);
+            let alone_ms = u32::try_from(alone.as_millis()).unwrap_or(0);
+            let front = protocol::encode(&Answer { reply, alone_ms });
             connection.reply_to(to, Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()));
         }
     }

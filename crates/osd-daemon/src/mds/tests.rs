@@ -6,7 +6,9 @@ use cluster::{ClusterMap, SessionState};
 use messenger::{ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, TrafficClass};
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::namespace::{Attr, Caller, FileKind, Grant, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr};
+use protocol::namespace::{
+    Answer, Attr, Caller, FileKind, Grant, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr,
+};
 use protocol::{Epoch, Gfid, Kind, PoolId, SessionId};
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -100,7 +102,7 @@ impl Client {
 
     fn end(call: messenger::Call) -> Reply {
         let reply = block_on(call).expect("an answer");
-        protocol::decode("reply", &reply.front).expect("decodes")
+        protocol::decode::<Answer>("reply", &reply.front).expect("decodes").reply
     }
 
     /// Calls until the service is ready.
@@ -189,7 +191,10 @@ fn serves_syncs_and_keeps_across_a_restart() {
     let mds = rig.start();
     let client = Client::new(&rig.handle, mds.addr(), A);
     client.number.set(100);
-    assert_eq!(client.call(NamespaceOp::Reclaim { held: vec![] }), Reply::Done);
+    assert_eq!(
+        client.call(NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, last: true }),
+        Reply::Done
+    );
     assert_eq!(client.call(NamespaceOp::Lookup { parent: Gfid::ROOT, name: b"f".to_vec() }), Reply::Attr(made));
     mds.stop();
     let mut other = rig.config.clone();

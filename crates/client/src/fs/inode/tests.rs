@@ -193,6 +193,24 @@ fn an_append_after_another_mounts_goes_to_the_real_end() {
 }
 
 #[test]
+fn an_append_after_another_mounts_cut_leaves_no_hole() {
+    let mut state = leased(LeaseMode::Write, 1000);
+    assert_eq!(state.recall(None), RecallStep::Begin);
+    assert!(state.enter_if_quiet(state.entered()));
+    state.gave_back(None);
+    state.leave(Access::Exclusive);
+    state.recalled(Some(None));
+    state.merge(&mut attr(3000), 0);
+    let Entry::Acquire(ticket, _) = state.try_enter(WRITE, false) else { panic!("asks") };
+    assert!(state.granted(ticket, &attr(100), grant(LeaseMode::Write)));
+    assert_eq!(state.begin_write(3000, 10, true).expect("no gap").offset, 100, "the kernel counts from what it saw");
+    state.wrote(110, time(2));
+    assert_eq!(state.begin_write(3010, 10, true).expect("no gap").offset, 110, "and goes on");
+    state.wrote(120, time(2));
+    assert_eq!(state.begin_write(120, 10, true).expect("no gap").offset, 120, "until it asks");
+}
+
+#[test]
 fn a_change_during_a_flush_stays_dirty() {
     let mut state = leased(LeaseMode::Write, 0);
     state.wrote(10, time(2));

@@ -1,0 +1,101 @@
+//! Which mount may cache names and attributes without asking: the only one there is.
+//!
+//! Contract: pure. The only mount is promised, with every answer, that it stays the only one for a while, counted from
+//! when it asked. Another may arrive only when that time is over. Why not ask for each directory, and recall: a kernel that
+//! is told to forget a name takes the lock of the directory, which a request under way holds; two mounts that change
+//! one directory would wait for each other until a time-out.
+
+use protocol::SessionId;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Beyond what was promised, before another mount may arrive: a kernel counts from when it looks at an answer.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Alone {
+    promise: Duration,
+    mounts: BTreeSet<SessionId>,
+    /// To whom the last promise was made (`None`: before a restart, to somebody), and until when it counts here.
+    promised: Option<(Option<SessionId>, Duration)>,
+}
+
+impl Alone {
+    /// No mount yet. After a restart (`restarted`), somebody may have been promised something.
+    pub fn new(promise: Duration, restarted: bool) -> Self {
+        let promised = restarted.then_some((None, promise + SLACK));
+        Self { promise, mounts: BTreeSet::new(), promised }
+    }
+
+    /// May this session be a mount from now on?
+    pub fn admits(&self, now: Duration, session: SessionId) -> bool {
+        self.mounts.contains(&session) || self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until)
+    }
+
+    /// The session is a mount.
+    pub fn join(&mut self, session: SessionId) {
+        self.mounts.insert(session);
+    }
+
+    /// The session is dead or closed. Its kernel may still count on the last promise.
+    pub fn leave(&mut self, session: SessionId) {
+        self.mounts.remove(&session);
+    }
+
+    /// For how long the session, which is being answered, may count on being alone from when it asked.
+    pub fn promise(&mut self, now: Duration, session: SessionId) -> Duration {
+        let only = self.mounts.len() == 1 && self.mounts.contains(&session);
+        let free = self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until);
+        if !only || !free {
+            return Duration::ZERO;
+        }
+        self.promised = Some((Some(session), now + self.promise + SLACK));
+        self.promise
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId::new(1);
+    const B: SessionId = SessionId::new(2);
+    const PROMISE: Duration = Duration::from_secs(1);
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn another_mount_arrives_when_the_promise_is_over() {
+        let mut alone = Alone::new(PROMISE, false);
+        assert!(alone.admits(at(0), A));
+        assert_eq!(alone.promise(at(0), A), Duration::ZERO, "not a mount");
+        alone.join(A);
+        assert_eq!(alone.promise(at(0), A), PROMISE);
+        assert_eq!(alone.promise(at(500), A), PROMISE);
+        assert!(!alone.admits(at(1700), B));
+        assert_eq!(alone.promise(at(1700), B), Duration::ZERO, "whoever is no mount disturbs nobody");
+        assert!(alone.admits(at(1750), B));
+        alone.join(B);
+        assert_eq!((alone.promise(at(1800), A), alone.promise(at(1800), B)), (Duration::ZERO, Duration::ZERO));
+        alone.leave(A);
+        assert_eq!(alone.promise(at(1900), B), PROMISE);
+        assert!(!alone.admits(at(2000), A), "it is another's now");
+    }
+
+    #[test]
+    fn a_promise_outlives_the_session_and_the_service() {
+        let mut alone = Alone::new(PROMISE, false);
+        alone.join(A);
+        alone.promise(at(0), A);
+        alone.leave(A);
+        assert!(!alone.admits(at(1000), B) && alone.admits(at(1250), B));
+        let mut restarted = Alone::new(PROMISE, true);
+        restarted.join(A);
+        assert_eq!(restarted.promise(at(100), A), Duration::ZERO);
+        assert!(!restarted.admits(at(1000), B) && restarted.admits(at(1250), B));
+        assert_eq!(restarted.promise(at(1250), A), PROMISE);
+    }
+}

@@ -1,0 +1,346 @@
+"""What one program does on two mounts, A and B, of one cluster. Run by two_mounts.rs: `two_mounts.py CHECK A B`.
+
+Nothing here waits for a cache to become old: what one mount did, the other must show at once.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+import signal
+import sys
+import time
+
+WHOLE = (0, 0)
+
+
+def same(what, found, expected):
+    if found != expected:
+        sys.exit(f"{what}: found {found!r:.200}, expected {expected!r:.200}")
+
+
+def put(path, data, flags=os.O_CREAT | os.O_TRUNC, at=None):
+    fd = os.open(path, os.O_WRONLY | flags, 0o644)
+    if at is None:
+        os.write(fd, data)
+    else:
+        os.pwrite(fd, data, at)
+    os.close(fd)
+
+
+def get(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def fails(what, number, call, *args):
+    try:
+        call(*args)
+    except OSError as error:
+        return same(what, errno.errorcode.get(error.errno), errno.errorcode[number])
+    sys.exit(f"{what}: succeeded")
+
+
+def wait_for_go():
+    """Until the test says so, by making a file that is on no mount."""
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.05)
+
+
+def insist(call, *args):
+    """Calls until it succeeds, half a minute at most."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return call(*args)
+        except OSError as error:
+            if time.monotonic() > end:
+                sys.exit(f"{call.__name__} still fails: {error}")
+            time.sleep(0.1)
+
+
+def data(a, b):
+    """Bytes, sizes and times, by turns."""
+    rng = random.Random(7)
+    model = b""
+    for turn in range(30):
+        here, there = (a, b) if turn % 2 else (b, a)
+        name = "file"
+        kind = rng.randrange(4) if turn else 0
+        if kind == 0:
+            model = rng.randbytes(rng.randrange(1, 300_000))
+            put(f"{here}/{name}", model)
+        elif kind == 1:
+            more = rng.randbytes(rng.randrange(1, 70_000))
+            put(f"{here}/{name}", more, os.O_APPEND)
+            model += more
+        elif kind == 2:
+            size = rng.randrange(0, 400_000)
+            os.truncate(f"{here}/{name}", size)
+            model = model[:size].ljust(size, b"\0")
+        else:
+            at = rng.randrange(0, len(model) + 50_000)
+            piece = rng.randbytes(rng.randrange(1, 9_000))
+            put(f"{here}/{name}", piece, 0, at)
+            model = model.ljust(at, b"\0")
+            model = model[:at] + piece + model[at + len(piece):]
+        same(f"turn {turn}: size there", os.stat(f"{there}/{name}").st_size, len(model))
+        same(f"turn {turn}: bytes there", get(f"{there}/{name}") == model, True)
+        same(f"turn {turn}: bytes here", get(f"{here}/{name}") == model, True)
+        mine, theirs = os.stat(f"{here}/{name}"), os.stat(f"{there}/{name}")
+        same(f"turn {turn}: mtime", mine.st_mtime_ns, theirs.st_mtime_ns)
+
+
+def descriptors(a, b):
+    """Files that are open or mapped while the other mount changes them."""
+    put(f"{a}/f", b"first")
+    fd = os.open(f"{b}/f", os.O_RDWR)
+    same("read before", os.pread(fd, 99, 0), b"first")
+    put(f"{a}/f", b"second", 0, 0)
+    same("read after the other's write", os.pread(fd, 99, 0), b"second")
+    same("fstat after the other's write", os.fstat(fd).st_size, 6)
+    mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    same("mapped before", mapped[:6], b"second")
+    put(f"{a}/f", b"THIRD!", 0, 0)
+    same("mapped after the other's write", mapped[:6], b"THIRD!")
+    os.truncate(f"{a}/f", 3)
+    same("cut by the other", (os.pread(fd, 99, 0), os.lseek(fd, 0, os.SEEK_END)), (b"THI", 3))
+    put(f"{a}/g", b"replacement")
+    os.rename(f"{a}/g", f"{a}/f")
+    same("the name shows the new file", get(f"{b}/f"), b"replacement")
+    same("the descriptor shows the old one", os.pread(fd, 99, 0), b"THI")
+    os.pwrite(fd, b"still mine", 0)
+    same("which can be written", os.pread(fd, 99, 0), b"still mine")
+    same("and has no name", os.fstat(fd).st_nlink, 0)
+    same("and does not leak into the new one", get(f"{a}/f"), b"replacement")
+    mapped.close()
+    os.close(fd)
+    put(f"{a}/log", b"x" * 5000)
+    fd = os.open(f"{b}/log", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"more")
+    os.truncate(f"{a}/log", 0)
+    os.write(fd, b"after ")
+    os.write(fd, b"the cut")
+    same("appended after the other's cut", get(f"{a}/log"), b"after the cut")
+    same("and here", get(f"{b}/log"), b"after the cut")
+    os.close(fd)
+    fd = os.open(f"{b}/f", os.O_RDONLY)
+    os.unlink(f"{a}/f")
+    fails("removed by the other", errno.ENOENT, os.stat, f"{b}/f")
+    same("unlinked while open elsewhere", os.pread(fd, 99, 0), b"replacement")
+    os.close(fd)
+
+
+def names(a, b):
+    """Names and attributes, by turns, with each side's caches as warm as they get."""
+    for turn in range(8):
+        here, there = (a, b) if turn % 2 else (b, a)
+        os.mkdir(f"{here}/d")
+        put(f"{here}/d/x", b"x")
+        same("listed", sorted(os.listdir(f"{there}/d")), ["x"])
+        os.rename(f"{there}/d/x", f"{there}/d/y")
+        fails("the old name", errno.ENOENT, os.stat, f"{here}/d/x")
+        inode = os.stat(f"{there}/d/y").st_ino
+        same("the new name", os.stat(f"{here}/d/y").st_ino, inode)
+        os.chmod(f"{here}/d/y", 0o600 + turn % 8)
+        same("mode", os.stat(f"{there}/d/y").st_mode & 0o777, 0o600 + turn % 8)
+        os.link(f"{there}/d/y", f"{there}/d/z")
+        same("links", os.stat(f"{here}/d/y").st_nlink, 2)
+        os.setxattr(f"{here}/d/y", "user.turn", str(turn).encode())
+        same("attribute", os.getxattr(f"{there}/d/z", "user.turn"), str(turn).encode())
+        os.symlink("y", f"{here}/d/l")
+        same("through a link", get(f"{there}/d/l"), b"x")
+        fails("not empty", errno.ENOTEMPTY, os.rmdir, f"{there}/d")
+        for name in ["l", "z", "y"]:
+            os.unlink(f"{there}/d/{name}")
+        same("emptied", os.listdir(f"{here}/d"), [])
+        fails("removed", errno.ENOENT, os.stat, f"{here}/d/y")
+        os.rmdir(f"{here}/d")
+        fails("the directory", errno.ENOENT, os.stat, f"{there}/d")
+
+
+def appends(a, b):
+    """Many writers append to one file through both mounts: whole records, each writer's in order."""
+    records, writers = 60, 4
+    path = "log"
+    put(f"{a}/{path}", b"")
+    children = []
+    for writer in range(writers):
+        pid = os.fork()
+        if pid == 0:
+            fd = os.open(f"{(a, b)[writer % 2]}/{path}", os.O_WRONLY | os.O_APPEND)
+            for number in range(records):
+                record = f"<{writer} {number} ".encode() + bytes([97 + writer]) * (number * 37 % 5000) + b">\n"
+                same("bytes taken", os.write(fd, record), len(record))
+            os._exit(0)
+        children.append(pid)
+    for pid in children:
+        same("a writer's end", os.waitpid(pid, 0)[1], 0)
+    content = get(f"{a}/{path}")
+    same("both show the same", get(f"{b}/{path}") == content, True)
+    seen = {writer: 0 for writer in range(writers)}
+    for line in content.splitlines():
+        writer, number, rest = line[1:].split(b" ", 2)
+        writer, number = int(writer), int(number)
+        same("record in turn", number, seen[writer])
+        same("whole record", (line[:1], rest), (b"<", bytes([97 + writer]) * (number * 37 % 5000) + b">"))
+        seen[writer] += 1
+    same("records", seen, {writer: records for writer in range(writers)})
+
+
+def locked(fd, kind, range=WHOLE):
+    """Tries a lock."""
+    try:
+        fcntl.lockf(fd, kind | fcntl.LOCK_NB, range[1], range[0])
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+
+
+def child(path, act):
+    """Another process with the file open: a holder of its own. Returns its pid and a pipe with what it says."""
+    out, to = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(out)
+        fd = os.open(path, os.O_RDWR)
+        act(fd, lambda word: os.write(to, word))
+        os._exit(0)
+    os.close(to)
+    return pid, out
+
+
+def locks(a, b):
+    """Byte-range locks from both sides."""
+    put(f"{a}/l", b"")
+    here, there = os.open(f"{a}/l", os.O_RDWR), os.open(f"{b}/l", os.O_RDWR)
+
+    def try_from(path, kind, range=WHOLE):
+        pid, out = child(path, lambda fd, say: say(b"y" if locked(fd, kind, range) else b"n"))
+        answer = os.read(out, 1)
+        os.waitpid(pid, 0)
+        os.close(out)
+        return answer == b"y"
+
+    same("lock", locked(here, fcntl.LOCK_EX, (10, 10)), True)
+    same("taken, seen from there", try_from(f"{b}/l", fcntl.LOCK_SH, (15, 1)), False)
+    same("taken, seen from here", try_from(f"{a}/l", fcntl.LOCK_SH, (15, 1)), False)
+    same("beside it", try_from(f"{b}/l", fcntl.LOCK_EX, (20, 5)), True)
+    fcntl.lockf(here, fcntl.LOCK_UN, 4, 12)
+    same("the hole", try_from(f"{b}/l", fcntl.LOCK_EX, (12, 4)), True)
+    same("around the hole", try_from(f"{b}/l", fcntl.LOCK_EX, (11, 4)), False)
+    same("downgrade", locked(here, fcntl.LOCK_SH, (10, 10)), True)
+    same("shared", try_from(f"{b}/l", fcntl.LOCK_SH), True)
+    same("not alone", try_from(f"{b}/l", fcntl.LOCK_EX), False)
+
+    def wait(fd, say):
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        say(b"g")
+
+    first, first_out = child(f"{b}/l", wait)
+    time.sleep(0.3)
+    second, second_out = child(f"{b}/l", wait)
+    time.sleep(0.3)
+    begin = time.monotonic()
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    same("a killed waiter dies soon", time.monotonic() - begin < 15, True)
+    same("and has nothing", os.read(first_out, 1), b"")
+    fcntl.lockf(here, fcntl.LOCK_UN)
+    same("the next gets it", os.read(second_out, 1), b"g")
+    os.waitpid(second, 0)
+    same("its end lets it go", try_from(f"{a}/l", fcntl.LOCK_EX), True)
+
+    # A signal with a handler ends a wait, too.
+    same("lock", locked(there, fcntl.LOCK_EX), True)
+
+    def interrupted(fd, say):
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit("x"))
+        try:
+            say(b"w")
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            say(b"g")
+        except SystemExit:
+            say(b"i")
+
+    pid, out = child(f"{a}/l", interrupted)
+    same("waits", os.read(out, 1), b"w")
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGUSR1)
+    same("interrupted", os.read(out, 1), b"i")
+    os.waitpid(pid, 0)
+
+    # Two that wait for each other over two mounts: the second is told.
+    fcntl.lockf(there, fcntl.LOCK_UN)
+    same("here", locked(here, fcntl.LOCK_EX, (0, 1)), True)
+
+    def cross(fd, say):
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1)
+        say(b"1")
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)
+        say(b"g")
+
+    pid, out = child(f"{b}/l", cross)
+    same("its own", os.read(out, 1), b"1")
+    time.sleep(0.5)
+    fails("a circle", errno.EDEADLK, fcntl.lockf, here, fcntl.LOCK_EX, 1, 1)
+    # Closing any descriptor of the file lets all locks of the process go.
+    os.close(os.open(f"{a}/l", os.O_RDONLY))
+    same("the other goes on", os.read(out, 1), b"g")
+    os.waitpid(pid, 0)
+    os.close(here)
+    os.close(there)
+
+
+def hold(a, b):
+    """Holds a lock and the write lease through B until killed; says when."""
+    fd = os.open(f"{b}/h", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.lockf(fd, fcntl.LOCK_EX, 100, 0)
+    os.pwrite(fd, b"written before the death", 0)
+    os.fsync(fd)
+    print("held", flush=True)
+    wait_for_go()
+
+
+def take(a, b):
+    """Waits through A for what the other held."""
+    fd = os.open(f"{a}/h", os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX, 100, 0)
+    same("content", os.pread(fd, 99, 0), b"written before the death")
+    os.pwrite(fd, b"WRITTEN", 0)
+    os.pwrite(fd, b"written", 0)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def denied(a, b):
+    """The lock is still the other's."""
+    fd = os.open(f"{a}/h", os.O_RDWR)
+    same("lock", locked(fd, fcntl.LOCK_SH, (50, 1)), False)
+    same("beside it", locked(fd, fcntl.LOCK_EX, (100, 1)), True)
+
+
+def stopped(a, b):
+    """A program on B, which is stopped and goes on when told: it must see what A wrote meanwhile."""
+    fd = os.open(f"{b}/s", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.pwrite(fd, b"before", 0)
+    os.fsync(fd)
+    same("own", os.pread(fd, 99, 0), b"before")
+    print("held", flush=True)
+    wait_for_go()
+    # Calls may fail until the client has a session again. What they return is of the new one.
+    again = insist(os.open, f"{b}/s", os.O_RDWR)
+    same("the other's", insist(os.pread, again, 99, 0), b"AFTERWARDS")
+    insist(os.pwrite, again, b"and on", 0)
+    insist(os.fsync, again)
+    same("seen there", get(f"{a}/s"), b"and onARDS")
+
+
+CHECKS = [data, descriptors, names, appends, locks, hold, take, denied, stopped]
+
+if __name__ == "__main__":
+    check = {check.__name__: check for check in CHECKS}[sys.argv[1]]
+    check(sys.argv[2], sys.argv[3])

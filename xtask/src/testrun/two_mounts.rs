@@ -1,0 +1,182 @@
+//! Two mounts of one cluster, each with a client of its own, as two hosts have them: what one does the other shows at once,
+//! locks hold over both, and what a client held passes on when it is gone.
+//!
+//! The programs on the mounts are in `two_mounts.py`, for Python's calls are the kernel's.
+
+use super::report::Report;
+use super::rig::{Background, Rig, background, mount_points};
+use super::Bench;
+use crate::error::{Context, Outcome, ensure};
+use crate::exec;
+use crate::mounts;
+use crate::process::Daemon;
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SCRIPT: &str = include_str!("two_mounts.py");
+/// Within this time a mount serves, and a client that was told to stop has.
+const MOUNT_MAX: Duration = Duration::from_secs(40);
+/// Expiry of a session (10 s), and the decision on its last writes, on a loaded machine.
+const EXPIRY_SECONDS: u64 = 60;
+
+/// A test with both mounts.
+type PairTest = (&'static str, fn(&Bench, &Rig, &Pair) -> Outcome);
+
+/// Runs the tests.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
+    let Some(rig) = Rig::start("two-mounts", bench, report, |spec| spec)? else { return Ok(()) };
+    let mut pair = None;
+    report.case("two-mounts", "a second mount arrives while the first is busy", || {
+        pair = Some(Pair::new(bench, &rig)?);
+        Ok(())
+    })?;
+    if let Some(pair) = &pair {
+        let tests: [PairTest; 8] = [
+            ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
+            ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
+            ("open and mapped files follow", |bench, rig, pair| pair.check(bench, rig, "descriptors", 60)),
+            ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),
+            ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
+            ("locks survive a restart of the metadata service", restart),
+            ("a client that is killed passes on what it held", killed),
+            ("a client that is stopped and wakes up late has lost it", stopped),
+        ];
+        for (name, test) in tests {
+            if report.wants_test("two-mounts", name) {
+                report.case("two-mounts", name, || test(bench, &rig, pair))?;
+            }
+        }
+        report.case("two-mounts", "the second mount goes", || pair.unmount(bench, &rig))?;
+    }
+    drop(pair);
+    rig.finish(bench, report)
+}
+
+/// The second mount, taken away whatever happens.
+struct Pair {
+    client: Daemon,
+    point: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Pair {
+    fn new(bench: &Bench, rig: &Rig) -> Outcome<Pair> {
+        let scratch = rig.scratch("second")?;
+        let point = mount_points().join("second");
+        std::fs::create_dir_all(&point).doing(|| format!("cannot make {}", point.display()))?;
+        std::fs::write(scratch.join("two_mounts.py"), SCRIPT).doing(|| "cannot write the script")?;
+        let client = Daemon {
+            name: "second mount".into(),
+            pid_file: scratch.join("pid"),
+            log: scratch.join("log"),
+            mark: point.display().to_string(),
+        };
+        let pair = Pair { client, point, scratch };
+        pair.mount(bench, rig)?;
+        Ok(pair)
+    }
+
+    fn mount(&self, bench: &Bench, rig: &Rig) -> Outcome {
+        let mut command = rig.cluster.command("fuse-client");
+        command.arg("mount").arg(rig.cluster.layout().monitor.to_string()).arg(&self.point);
+        let begin = self.client.spawn(&mut command)?;
+        self.client.wait_ready(begin, MOUNT_MAX, &bench.interrupt, |output| output.contains("is mounted on"))
+    }
+
+    fn unmount(&self, bench: &Bench, rig: &Rig) -> Outcome {
+        bench.run(rig.cluster.command("fuse-client").arg("umount").arg(&self.point), 40)?;
+        ensure!(self.client.wait_gone(MOUNT_MAX), "the client still runs after umount");
+        Ok(())
+    }
+
+    /// The program of a check, with the root of both mounts.
+    fn python(&self, rig: &Rig, check: &str) -> Command {
+        let mut command = Command::new("python3");
+        command.arg(self.scratch.join("two_mounts.py")).arg(check).arg(rig.mount()).arg(&self.point);
+        command.env("GO", self.go());
+        command
+    }
+
+    fn check(&self, bench: &Bench, rig: &Rig, check: &str, seconds: u64) -> Outcome {
+        bench.run(&mut self.python(rig, check), seconds).map(drop)
+    }
+
+    /// Starts a program that says `held` when it holds what it wants, and goes on at [`Pair::tell`].
+    fn holder(&self, bench: &Bench, rig: &Rig, check: &str) -> Outcome<Background> {
+        // Left by the test before.
+        let _ = std::fs::remove_file(self.go());
+        let output = self.scratch.join(format!("{check}.out"));
+        let mut program = background(&mut self.python(rig, check), &output)?;
+        rig.wait_for(bench, "the program holds what it wants", 30, || {
+            let said = std::fs::read_to_string(&output).unwrap_or_default();
+            ensure!(!program.has_ended(), "it ended: {said}");
+            Ok(said.contains("held"))
+        })?;
+        Ok(program)
+    }
+
+    fn go(&self) -> PathBuf {
+        self.scratch.join("go")
+    }
+
+    fn tell(&self) -> Outcome {
+        std::fs::write(self.go(), "").doing(|| "cannot tell the program to go on")
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if self.client.pid().is_some()
+            && let Err(error) = self.client.kill()
+        {
+            eprintln!("warning: {error}");
+        }
+        mounts::clear(&self.point);
+        // Only if it is empty, as it is when nothing is mounted.
+        let _ = std::fs::remove_dir(&self.point);
+    }
+}
+
+fn restart(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let holder = pair.holder(bench, rig, "hold")?;
+    rig.cluster.kill("mds")?;
+    rig.cluster.start("mds", &bench.interrupt)?;
+    pair.check(bench, rig, "denied", 60)?;
+    pair.tell()?;
+    holder.finish(bench, 30)?;
+    pair.check(bench, rig, "take", 30)
+}
+
+fn killed(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let holder = pair.holder(bench, rig, "hold")?;
+    pair.client.kill()?;
+    pair.check(bench, rig, "take", EXPIRY_SECONDS)?;
+    holder.kill();
+    mounts::clear(&pair.point);
+    pair.mount(bench, rig)?;
+    pair.check(bench, rig, "take", 30)
+}
+
+fn stopped(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let holder = pair.holder(bench, rig, "stopped")?;
+    pair.client.signal(Signal::STOP)?;
+    let written = write(bench, rig.mount(), "s", "AFTERWARDS");
+    // Also when it failed: nothing may stay stopped.
+    pair.client.signal(Signal::CONT)?;
+    written?;
+    pair.tell()?;
+    holder.finish(bench, EXPIRY_SECONDS)?;
+    let log = std::fs::read_to_string(&pair.client.log).unwrap_or_default();
+    ensure!(log.contains("declared this session dead"), "the client was not stopped for long enough to be declared dead");
+    Ok(())
+}
+
+/// Writes over the beginning of a file, which may have to wait for the end of another client's lease.
+fn write(bench: &Bench, dir: &Path, name: &str, text: &str) -> Outcome<exec::Run> {
+    bench.shell(dir, &format!("printf %s '{text}' | dd of={name} conv=notrunc,fsync status=none"), EXPIRY_SECONDS)
+}
