@@ -3,9 +3,9 @@
 //!
 //! The programs on the mounts are in `two_mounts.py`, for Python's calls are the kernel's.
 
+use super::Bench;
 use super::report::Report;
 use super::rig::{Background, Rig, background, mount_points};
-use super::Bench;
 use crate::error::{Context, Outcome, ensure};
 use crate::exec;
 use crate::mounts;
@@ -172,7 +172,10 @@ fn stopped(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
     pair.tell()?;
     holder.finish(bench, EXPIRY_SECONDS)?;
     let log = std::fs::read_to_string(&pair.client.log).unwrap_or_default();
-    ensure!(log.contains("declared this session dead"), "the client was not stopped for long enough to be declared dead");
+    ensure!(
+        log.contains("declared this session dead"),
+        "the client was not stopped for long enough to be declared dead"
+    );
     Ok(())
 }
 
