@@ -30,6 +30,9 @@ const VOLUME: &str = "ec";
 const ADDRESS: &str = "10.99.0.1";
 /// A heal that is not over by then is reported as such.
 const HEAL_MAX: Duration = Duration::from_secs(90);
+/// Bricks are online this soon after they were started, or they are started again, so often.
+const ONLINE_MAX: Duration = Duration::from_secs(20);
+const STARTS_MAX: usize = 6;
 /// Commands of GlusterFS end within so many seconds.
 const COMMAND_SECONDS: u64 = 90;
 
@@ -205,12 +208,21 @@ impl Volume {
 
     /// Starts bricks that are dead.
     fn revive(&self, bench: &Bench) -> Outcome {
-        self.gluster(bench, &["volume", "start", VOLUME, "force"])?;
-        self.wait_bricks(bench, BRICKS)
+        let mut last = Ok(());
+        // A brick that glusterd has not yet seen dead is not started: asked again, it is.
+        for _ in 0..STARTS_MAX {
+            self.gluster(bench, &["volume", "start", VOLUME, "force"])?;
+            last = self.wait_bricks(bench, BRICKS);
+            if last.is_ok() {
+                break;
+            }
+            bench.interrupt.check()?;
+        }
+        last
     }
 
     fn wait_bricks(&self, bench: &Bench, wanted: usize) -> Outcome {
-        let end = Instant::now() + Duration::from_secs(COMMAND_SECONDS);
+        let end = Instant::now() + ONLINE_MAX;
         loop {
             let status = self.gluster(bench, &["volume", "status", VOLUME, "--xml"])?.stdout;
             let bricks = status.split("<node>").filter(|node| node.contains("<path>/"));
