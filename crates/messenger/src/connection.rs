@@ -58,6 +58,9 @@ pub(crate) struct Core {
     held: VecDeque<Message>,
     /// Bytes of one-way messages and replies among them.
     held_bytes: usize,
+    /// Requests of the peer that are not answered, and their bytes.
+    taken: usize,
+    taken_bytes: usize,
     /// Set to end the connection once what is queued has been sent.
     pub(crate) close_wanted: Option<CloseReason>,
     closed: bool,
@@ -102,6 +105,17 @@ impl Core {
             }
             self.session.enqueue(message);
         }
+    }
+
+    /// A request of the peer is answered.
+    fn answered(&mut self, bytes: usize) {
+        self.taken = self.taken.saturating_sub(1);
+        self.taken_bytes = self.taken_bytes.saturating_sub(bytes);
+    }
+
+    /// Has the peer as many requests here as it may?
+    fn has_taken_enough(&self) -> bool {
+        self.taken >= self.config.requests_max || self.taken_bytes >= self.config.request_bytes_max
     }
 
     pub(crate) fn has_held(&self) -> bool {
@@ -177,6 +191,7 @@ impl Core {
     /// Begins a new incarnation: calls fail, unsent messages are dropped, numbering restarts.
     pub(crate) fn reset(&mut self) -> Vec<Waker> {
         self.session = Session::default();
+        (self.taken, self.taken_bytes) = (0, 0);
         self.fail_all(CallError::Reset)
     }
 }
@@ -197,6 +212,8 @@ pub(crate) struct Shared {
     dirty: AtomicBool,
     /// Messages on their way to other workers, see [`Connection::hand_over`].
     handed: AtomicUsize,
+    /// As [`Core::has_taken_enough`]; written under the core's lock.
+    is_full: AtomicBool,
     state: AtomicU8,
     config: SessionConfig,
     core: ContentionMutex<Core>,
@@ -230,6 +247,8 @@ impl Connection {
             earliest: None,
             held: VecDeque::new(),
             held_bytes: 0,
+            taken: 0,
+            taken_bytes: 0,
             close_wanted: None,
             closed: false,
         };
@@ -242,6 +261,7 @@ impl Connection {
             handle,
             dirty: AtomicBool::new(false),
             handed: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
             state: AtomicU8::new(ConnState::Connecting as u8),
             config,
             core,
@@ -298,7 +318,7 @@ impl Connection {
     /// # Panics
     /// If the kind is in the messenger's range.
     pub fn send(&self, message: Message) {
-        self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message });
+        self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message }, None);
     }
 
     /// Sends a request. It is queued at once, in order with everything else; the future is for the reply. If more than
@@ -348,7 +368,7 @@ impl Connection {
             return;
         }
         let flags = message.flags & USER_FLAGS | FLAG_REPLY;
-        self.post(Message { id: to.id, class: to.class, flags, ..message });
+        self.post(Message { id: to.id, class: to.class, flags, ..message }, Some(to.bytes));
     }
 
     /// Closes the session: calls fail with [`CallError::Closed`], what is queued is sent for at most a second, the peer is
@@ -372,23 +392,43 @@ impl Connection {
         self.mark_dirty(0);
     }
 
-    fn post(&self, message: Message) {
+    /// Queues a message. `answers`: the bytes of the request to which it is the reply.
+    fn post(&self, message: Message, answers: Option<usize>) {
         assert!(message.kind < RESERVED_KINDS, "kind {:#06x} belongs to the messenger", message.kind);
-        if let Err(error) = check_lengths(&message, &self.shared.config.limits) {
-            tracing::error!(peer = %self.peer(), kind = message.kind, %error, "message not sent");
-            return;
-        }
+        let lengths = check_lengths(&message, &self.shared.config.limits);
         let mut core = self.core();
         if core.closed || core.close_wanted.is_some() {
             return;
         }
-        let bytes = core.submit(message);
+        if let Some(bytes) = answers {
+            core.answered(bytes);
+            self.shared.is_full.store(core.has_taken_enough(), Release);
+        }
+        let bytes = match lengths {
+            Ok(()) => core.submit(message),
+            Err(error) => {
+                tracing::error!(peer = %self.peer(), kind = message.kind, %error, "message not sent");
+                0
+            }
+        };
         drop(core);
         self.mark_dirty(bytes);
     }
 
     pub(crate) fn core(&self) -> ContentionGuard<'_, Core> {
         self.shared.core.lock()
+    }
+
+    /// A request of the peer goes to the service.
+    pub(crate) fn take(&self, core: &mut Core, request: &Message) {
+        core.taken += 1;
+        core.taken_bytes += request.wire_bytes();
+        self.shared.is_full.store(core.has_taken_enough(), Release);
+    }
+
+    /// Has the peer as many requests here as it may?
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.is_full.load(Acquire)
     }
 
     pub(crate) fn config(&self) -> &SessionConfig {

@@ -120,6 +120,8 @@ pub(crate) struct Driver {
     /// Since when the peer owes something.
     owed_since: Option<Instant>,
     pinged: bool,
+    /// Since when a frame has begun and not ended.
+    frame_since: Option<Instant>,
     close_until: Option<Instant>,
     finished: bool,
 }
@@ -138,6 +140,7 @@ impl Driver {
             last_rx: now,
             owed_since: None,
             pinged: false,
+            frame_since: None,
             close_until: None,
             finished: false,
         }
@@ -148,7 +151,9 @@ impl Driver {
         let now = Instant::now();
         self.connection.clear_dirty();
         if matches!(&self.link, Link::Up(wire) if self.is_paused(wire)) {
-            self.last_rx = now; // silence that this side has caused is no sign of death
+            // silence that this side has caused is no sign of death
+            self.last_rx = now;
+            self.frame_since = self.frame_since.map(|_| now);
         }
         if let Err(fault) = self.advance(cx, causes, now) {
             self.fail(cx, fault, now);
@@ -223,6 +228,7 @@ impl Driver {
                 match wire.decode()? {
                     Some(frame) => {
                         messages += 1;
+                        self.frame_since = None;
                         dispatch(cx, &self.connection, wire, frame, now)?;
                         if let Role::Connecting(connector) = &mut self.role {
                             connector.attempts = 0;
@@ -230,6 +236,7 @@ impl Driver {
                     }
                     None => {
                         wire.backlog = false;
+                        self.frame_since = wire.is_mid_frame().then(|| self.frame_since.unwrap_or(now));
                         break;
                     }
                 }
@@ -280,11 +287,15 @@ impl Driver {
         }
     }
 
-    /// Accepting side: replies that do not get out stop more requests from coming in. The connecting side always reads,
+    /// Accepting side: replies that do not get out stop more requests from coming in, and so do requests that wait for
+    /// their replies. The connecting side always reads,
     /// so that two ends never wait for each other; and while all replies are out, acknowledgements must be read.
     fn is_paused(&self, wire: &Wire) -> bool {
-        if matches!(self.role, Role::Connecting(_)) || wire.tx.is_empty() {
+        if matches!(self.role, Role::Connecting(_)) {
             return false;
+        }
+        if self.connection.is_full() || wire.tx.is_empty() {
+            return self.connection.is_full();
         }
         let core = self.connection.core();
         let waiting = core.session.unsent_bytes() + wire.tx.bytes();
@@ -305,24 +316,34 @@ impl Driver {
     }
 
     fn keep_alive(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
-        let Some(quiet_since) = self.quiet_since() else { return Ok(()) };
-        let Link::Up(wire) = &mut self.link else { return Ok(()) };
         let config = self.connection.config();
-        if now >= quiet_since + config.dead_after {
-            return Err(Fault::Lost(format!("the peer owes an answer and was silent for {:?}", config.dead_after)));
+        if self.frame_since.is_some_and(|since| now >= since + config.frame_max) {
+            return Err(Fault::Lost(format!("a frame did not end within {:?}", config.frame_max)));
         }
-        if now >= quiet_since + config.ping_after && !self.pinged {
+        let Some((ping_at, dead_at)) = self.silence() else { return Ok(()) };
+        let Link::Up(wire) = &mut self.link else { return Ok(()) };
+        if now >= dead_at {
+            return Err(Fault::Lost("the peer was silent for too long".into()));
+        }
+        if now >= ping_at && !self.pinged {
             self.pinged = true;
             wire.push_control(KIND_PING, &mut self.connection.core(), cx.worker.counters());
         }
         Ok(())
     }
 
-    /// Since when nothing came although something is owed; `None` if nothing is owed, or nothing is read on purpose.
-    fn quiet_since(&self) -> Option<Instant> {
+    /// When the peer's silence makes this side ping it, and when it counts as dead; `None` while nothing is read on
+    /// purpose.
+    fn silence(&self) -> Option<(Instant, Instant)> {
         let Link::Up(wire) = &self.link else { return None };
-        let since = self.owed_since?.max(self.last_rx);
-        (!self.is_paused(wire)).then_some(since)
+        let config = self.connection.config();
+        let (since, ping_after) = match self.owed_since {
+            Some(owed) => (owed.max(self.last_rx), config.ping_after),
+            None => (self.last_rx, config.idle_after),
+        };
+        let ping_at = since + ping_after;
+        let dead_at = ping_at + config.dead_after.saturating_sub(config.ping_after);
+        (!self.is_paused(wire)).then_some((ping_at, dead_at))
     }
 
     fn next_timer(&mut self, now: Instant) -> Option<Instant> {
@@ -337,8 +358,9 @@ impl Driver {
         let link = match &self.link {
             Link::Waiting { until } | Link::Dialing { until, .. } | Link::Greeting { until, .. } => Some(*until),
             Link::Up(_) => {
-                let silence = if self.pinged { config.dead_after } else { config.ping_after };
-                [ack, self.quiet_since().map(|since| since + silence)].into_iter().flatten().min()
+                let silence = self.silence().map(|(ping_at, dead_at)| if self.pinged { dead_at } else { ping_at });
+                let frame = self.frame_since.map(|since| since + config.frame_max);
+                [ack, silence, frame].into_iter().flatten().min()
             }
         };
         [calls, link, self.close_until].into_iter().flatten().min()
@@ -385,6 +407,9 @@ fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame,
     }
     if core.close_wanted.is_some() {
         return Ok(());
+    }
+    if message.is_request() {
+        connection.take(&mut core, &message);
     }
     drop(core);
     cx.worker.guard("a message handler", || cx.service.on_message(cx.worker, connection, message)).ok_or(Fault::Panic)

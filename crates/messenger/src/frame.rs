@@ -99,6 +99,8 @@ pub struct ReplyTo {
     pub class: TrafficClass,
     /// Correlation id of the request; 0 if it was one-way and wants no reply.
     pub id: u64,
+    /// What the request counted for, in bytes.
+    pub(crate) bytes: usize,
 }
 
 impl Message {
@@ -109,7 +111,7 @@ impl Message {
 
     /// Where the answer goes.
     pub fn reply_to(&self) -> ReplyTo {
-        ReplyTo { class: self.class, id: self.id }
+        ReplyTo { class: self.class, id: self.id, bytes: self.wire_bytes() }
     }
 
     /// True if the sender waits for a reply.
@@ -353,6 +355,11 @@ impl FrameCodec {
     /// A codec at the start of a stream.
     pub fn new(limits: FrameLimits, pool: Arc<Pool>) -> FrameCodec {
         FrameCodec { limits, pool, state: State::Header }
+    }
+
+    /// Is the decoder inside a frame, its header taken?
+    pub fn is_inside(&self) -> bool {
+        !matches!(self.state, State::Header)
     }
 
     /// The part of the data segment that is still missing, if the decoder is inside one: a reader whose own buffer is

@@ -107,6 +107,9 @@ pub enum Refusal {
     /// The peer cannot serve now; the connecting side tries again.
     #[error("the peer cannot serve now")]
     Busy,
+    /// The peer has as many sessions as it takes; the connecting side tries again.
+    #[error("the peer has all {0} connections that it takes (ms_connections_max)")]
+    Full(u32),
 }
 
 impl Refusal {

@@ -61,6 +61,12 @@ impl Listening {
         *self.placement.lock()
     }
 
+    /// Has it no room for whoever says this? A session that is there comes back, or is replaced by its next incarnation.
+    fn is_full_for(&self, hello: &Hello) -> bool {
+        let sessions = self.sessions.lock();
+        sessions.len() >= self.config.connections_max as usize && !sessions.contains_key(&hello.cookie)
+    }
+
     /// All sessions, in the order in which they began.
     pub(crate) fn stations(&self) -> Vec<Arc<Station>> {
         let mut stations: Vec<_> = self.sessions.lock().values().cloned().collect();
@@ -371,6 +377,9 @@ impl Greeting {
         }
         if worker.is_shutting_down() {
             return self.refuse(worker, Refusal::Busy);
+        }
+        if self.listening.is_full_for(&hello) {
+            return self.refuse(worker, Refusal::Full(self.listening.config.connections_max));
         }
         let Some(mut stream) = self.stream.take() else { return Next::Remove };
         if let Err(error) = worker.registry().deregister(&mut stream) {

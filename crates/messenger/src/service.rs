@@ -161,6 +161,17 @@ pub struct SessionConfig {
     pub ack_bytes: usize,
     /// Time after which an acknowledgement is sent by itself.
     pub ack_after: Duration,
+    /// Silence after which a peer that owes nothing is pinged all the same, so that one that vanished does not keep its
+    /// session for ever; without a sign of life `dead_after` later TCP is cut. Peers that live are never cut.
+    pub idle_after: Duration,
+    /// Time for a frame from its first byte to its last; then TCP is cut. Time in which this side reads nothing on
+    /// purpose does not count.
+    pub frame_max: Duration,
+    /// Accepting side: requests handed to the service and not answered, beyond which nothing more is read. A request that
+    /// a service never answers counts until the session ends.
+    pub requests_max: usize,
+    /// Accepting side: bytes of such requests, beyond which nothing more is read.
+    pub request_bytes_max: usize,
     /// Time for a TCP connection and the handshake over it.
     pub handshake_max: Duration,
     /// Connecting side: first pause before another attempt; doubles, with jitter.
@@ -172,7 +183,9 @@ pub struct SessionConfig {
 }
 
 impl Default for SessionConfig {
-    /// 64 MiB in flight (four of the largest frames, or what a 10 Gbit/s link carries in 50 ms), dead after six seconds.
+    /// 64 MiB in flight (four of the largest frames, or what a 10 Gbit/s link carries in 50 ms), dead after six seconds. A
+    /// frame of 16 MiB takes a minute at 2.3 Mbit/s. The bounds of requests are far above what one client has in flight
+    /// (`objecter_inflight_ops`): they are for peers that do not keep to it.
     fn default() -> SessionConfig {
         SessionConfig {
             limits: FrameLimits::default(),
@@ -184,6 +197,10 @@ impl Default for SessionConfig {
             ack_frames: 128,
             ack_bytes: 64 << 10,
             ack_after: Duration::from_millis(100),
+            idle_after: Duration::from_secs(60),
+            frame_max: Duration::from_secs(60),
+            requests_max: 16_384,
+            request_bytes_max: 256 << 20,
             handshake_max: Duration::from_secs(3),
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(1),
@@ -205,6 +222,9 @@ pub struct ListenConfig {
     pub name: String,
     /// Worker that accepts and greets.
     pub worker: usize,
+    /// Sessions that it takes, those without TCP included; beyond it new ones are refused, and those that it has come
+    /// back all the same. Default 10,000.
+    pub connections_max: u32,
     /// Settings of the connections.
     pub session: SessionConfig,
 }
@@ -218,6 +238,7 @@ impl ListenConfig {
             placement: PlacementConfig::default(),
             name: name.into(),
             worker: 0,
+            connections_max: 10_000,
             session: SessionConfig::default(),
         }
     }

@@ -64,6 +64,11 @@ impl Wire {
         self.codec.decode(&mut self.rbuf)
     }
 
+    /// Has a frame begun that has not ended? To be asked when [`Wire::decode`] gave none.
+    pub(crate) fn is_mid_frame(&self) -> bool {
+        !self.rbuf.is_empty() || self.codec.is_inside()
+    }
+
     /// Reads once; 0 if the socket is empty for now. A data segment is read straight into its buffer, with what follows
     /// it going to `scratch` in the same system call.
     ///

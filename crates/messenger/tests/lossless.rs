@@ -65,6 +65,55 @@ fn a_cut_while_idle_resumes() {
 }
 
 #[test]
+fn a_peer_that_vanishes_is_noticed_by_whoever_waits_for_it() {
+    let (server, client) = (runtime("server", 1), runtime("client", 1));
+    let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let listener = listen(&server.handle(), &log);
+    let proxy = Proxy::start(listener.local_addr(), |_| usize::MAX);
+    let mut config = ConnectConfig::new(proxy.addr, CLUSTER, "client");
+    config.session.ping_after = Duration::from_millis(100);
+    config.session.dead_after = Duration::from_millis(400);
+    config.session.idle_after = Duration::from_millis(100);
+    let factory = TestService::factory(&seen);
+    let connection = client.handle().connect(0, config, move |worker| factory(worker));
+    assert!(call(&connection, message(ECHO, b"")).is_ok());
+    // no FIN, no RST: only silence, while a reply is owed, and while none is
+    proxy.mute();
+    assert_eq!(&call(&connection, message(ECHO, b"owed")).expect("answered").front[..], b"owed");
+    assert!(seen.count("Up { resumed: true") >= 1);
+    let before = seen.count("Up { resumed: true");
+    proxy.mute();
+    wait_until("noticed though nothing is owed", || seen.count("Up { resumed: true") > before);
+    assert_eq!((seen.count("Reset"), log.opened.load(SeqCst)), (0, 1));
+}
+
+#[test]
+fn a_storm_of_reconnects_loses_nothing_and_takes_no_seat_of_others() {
+    const CLIENTS: u32 = 60;
+    let (server, client) = (runtime("server", 2), runtime("client", 2));
+    let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let listener = listen_with(&server.handle(), &log, |config| config.connections_max = CLIENTS);
+    let proxy = Proxy::start(listener.local_addr(), |_| usize::MAX);
+    let connections: Vec<_> = (0..CLIENTS).map(|_| connect(&client.handle(), proxy.addr, &seen)).collect();
+    for round in 0..5 {
+        let calls: Vec<_> = connections.iter().map(|each| each.call(numbered(ECHO, round), LONG)).collect();
+        proxy.cut();
+        for call in calls {
+            assert_eq!(number(&sync::block_on(call).expect("answered")), round);
+        }
+    }
+    assert_eq!(listener.sessions(), CLIENTS as usize);
+    assert_eq!(seen.count("Reset"), 0);
+    // there is no room for another one, which is told so, and comes in as soon as one goes
+    let (late, told) = (ConnectConfig::new(listener.local_addr(), CLUSTER, "late"), Arc::new(Log::default()));
+    let factory = TestService::factory(&told);
+    let late = client.handle().connect(0, late, move |worker| factory(worker));
+    wait_until("told why", || told.count("ms_connections_max") == 1);
+    connections[0].close();
+    assert!(call(&late, message(ECHO, b"")).is_ok());
+}
+
+#[test]
 fn a_restarted_server_resets_the_session() {
     let client = runtime("client", 1);
     let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));

@@ -148,6 +148,7 @@ impl Driver {
         self.last_rx = Instant::now();
         self.owed_since = None;
         self.pinged = false;
+        self.frame_since = None;
         self.connection.set_state(ConnState::Up);
         self.connection.mark_dirty(0);
     }
@@ -299,7 +300,7 @@ impl Driver {
                 }
             }
             Fault::Panic => self.give_up(cx, CloseReason::Panic, now),
-            Fault::Refused(Refusal::Busy) => self.lose(cx, Refusal::Busy.to_string(), now),
+            Fault::Refused(refusal @ (Refusal::Busy | Refusal::Full(_))) => self.lose(cx, refusal.to_string(), now),
             Fault::Refused(refusal) => {
                 tracing::warn!(%peer, %refusal, "connection refused");
                 self.tell(cx, &StateEvent::Refused(refusal.clone()));

@@ -10,6 +10,8 @@ pub struct Proxy {
     pub addr: SocketAddr,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
     pub connections: Arc<AtomicUsize>,
+    /// Connections made before this many passed nothing on any more, and are not closed.
+    muted: Arc<AtomicUsize>,
     stopped: Arc<AtomicBool>,
 }
 
@@ -19,10 +21,12 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let addr = listener.local_addr().expect("bound");
         let (sockets, connections, stopped) = (Arc::default(), Arc::default(), Arc::default());
+        let muted = Arc::<AtomicUsize>::default();
         let proxy = Proxy {
             addr,
             sockets: Arc::clone(&sockets),
             connections: Arc::clone(&connections),
+            muted: Arc::clone(&muted),
             stopped: Arc::clone(&stopped),
         };
         std::thread::spawn(move || {
@@ -31,15 +35,21 @@ impl Proxy {
                     return;
                 }
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { continue };
-                let budget = Arc::new(AtomicUsize::new(cut_after(connections.fetch_add(1, SeqCst))));
+                let number = connections.fetch_add(1, SeqCst);
+                let budget = Arc::new(AtomicUsize::new(cut_after(number)));
                 sockets.lock().expect("no panic").extend([clone(&client), clone(&server)]);
                 for (from, to) in [(clone(&client), clone(&server)), (server, client)] {
-                    let budget = Arc::clone(&budget);
-                    std::thread::spawn(move || pump(from, to, &budget));
+                    let (budget, muted) = (Arc::clone(&budget), Arc::clone(&muted));
+                    std::thread::spawn(move || pump(from, to, &budget, || number < muted.load(SeqCst)));
                 }
             }
         });
         proxy
+    }
+
+    /// What goes over the connections that there are vanishes from now on, as if the peers' machines had.
+    pub fn mute(&self) {
+        self.muted.store(self.connections.load(SeqCst), SeqCst);
     }
 
     pub fn cut(&self) {
@@ -62,9 +72,12 @@ fn clone(stream: &TcpStream) -> TcpStream {
     stream.try_clone().expect("a descriptor")
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, budget: &AtomicUsize) {
+fn pump(mut from: TcpStream, mut to: TcpStream, budget: &AtomicUsize, is_muted: impl Fn() -> bool) {
     let mut chunk = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut chunk) {
+        if is_muted() {
+            continue;
+        }
         let left = budget.load(SeqCst);
         let pass = count.min(left);
         budget.store(left - pass, SeqCst);
