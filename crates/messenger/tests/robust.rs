@@ -51,7 +51,10 @@ fn handshakes_and_frames_that_never_end_are_cut() {
     let mut slow = TcpStream::connect(listener.local_addr()).expect("accepts");
     let hello = raw::hello(CLUSTER, 1);
     for byte in &hello[..hello.len() - 1] {
-        slow.write_all(&[*byte]).expect("sent");
+        // on a loaded machine the time may be over before
+        if slow.write_all(&[*byte]).is_err() {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
     closed(&mut slow);
