@@ -1,6 +1,8 @@
 //! Peers that are slow, silent, greedy, or talk garbage: cut or held back, while others are served.
 
 mod common;
+#[path = "common/frames.rs"]
+mod frames;
 #[path = "common/raw.rs"]
 mod raw;
 
@@ -62,7 +64,7 @@ fn handshakes_and_frames_that_never_end_are_cut() {
 
     let mut endless = raw::greeted(listener.local_addr(), CLUSTER, 2);
     let request = Message::new(TrafficClass::Client, ECHO, Bytes::new(), Bytes::from(vec![7; 1 << 20]));
-    let beginning = raw::frame(1, Message { id: 1, ..request })[..2000].to_vec();
+    let beginning = frames::frame(1, Message { id: 1, ..request })[..2000].to_vec();
     endless.write_all(&beginning).expect("sent");
     let dripping = endless.try_clone().expect("a descriptor");
     let drip = std::thread::spawn(move || trickle(dripping, &[7]));
@@ -176,7 +178,7 @@ fn garbage_at_any_place_harms_nobody_else() {
         for seq in 1..4 {
             let data = Bytes::from(vec![seq as u8; random.usize(0..5000)]);
             let request = Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"front"), data);
-            bytes.extend(raw::frame(seq, Message { id: seq, ..request }));
+            bytes.extend(frames::frame(seq, Message { id: seq, ..request }));
         }
         for _ in 0..random.usize(1..4) {
             let at = random.usize(0..bytes.len());

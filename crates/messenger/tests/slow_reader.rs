@@ -2,6 +2,8 @@
 
 #[path = "common/basics.rs"]
 mod basics;
+#[path = "common/frames.rs"]
+mod frames;
 #[path = "common/memory.rs"]
 mod memory;
 #[path = "common/raw.rs"]
@@ -46,7 +48,7 @@ fn a_peer_that_does_not_read_makes_nothing_grow() {
         frames += 1;
         let request =
             Message::new(TrafficClass::Client, ECHO, Bytes::new(), Bytes::from(vec![frames as u8; DATA_BYTES]));
-        let bytes = raw::frame(frames, Message { id: frames, ..request });
+        let bytes = frames::frame(frames, Message { id: frames, ..request });
         let mut at = 0;
         while at < bytes.len() {
             match greedy.write(&bytes[at..]) {

@@ -7,6 +7,7 @@ use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::monitor::{ObjectStore, PathCut};
+use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -96,6 +97,9 @@ settings! {
     /// Events that a messenger worker takes at once: auto (connections / workers, rounded up) or 1 to 65536 [default:
     /// auto]
     ms_max_events: String, "TREFOIL_MS_MAX_EVENTS";
+    /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
+    /// more than the open files that the process may have [default: 10000]
+    ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
     /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default: 2000]
     osd_heartbeat_grace_ms: u64, "TREFOIL_OSD_HEARTBEAT_GRACE_MS";
     /// Time without a renewal after which a client's session is dead, in milliseconds [default: 10000]
@@ -187,6 +191,8 @@ pub struct Config {
     pub ms_placement: PlacementConfig,
     /// Events that one of them takes at once.
     pub ms_max_events: MaxEvents,
+    /// Sessions that each role takes.
+    pub ms_connections_max: u32,
     /// Grace of heartbeats, in milliseconds.
     pub osd_heartbeat_grace_ms: u64,
     /// Life of a session without a renewal, in milliseconds.
@@ -269,6 +275,7 @@ impl Config {
             ms_workers: in_range("ms_workers", s.ms_workers.unwrap_or(osd_op_threads), osd_op_threads, 256)?,
             ms_placement,
             ms_max_events,
+            ms_connections_max: connections_max(s.ms_connections_max)?,
             osd_heartbeat_grace_ms: in_range(
                 "osd_heartbeat_grace_ms",
                 s.osd_heartbeat_grace_ms.unwrap_or(2000),
@@ -350,6 +357,22 @@ fn path_cut(cut: Option<&str>, store: StoreConfig) -> Result<PathCut, ConfigErro
         }
         cut => Ok(cut),
     }
+}
+
+/// Least number of sessions that makes a cluster: OSDs, monitor, metadata service and a few clients.
+const CONNECTIONS_MIN: u32 = 16;
+
+/// Each session needs a file descriptor.
+fn connections_max(asked: Option<u32>) -> Result<u32, ConfigError> {
+    let files = getrlimit(Resource::Nofile).current.map_or(u32::MAX, |files| u32::try_from(files).unwrap_or(u32::MAX));
+    let Some(asked) = asked else { return Ok(10_000) };
+    in_range("ms_connections_max", asked, CONNECTIONS_MIN, files).map_err(|error| match error {
+        ConfigError::Value { key, value, allowed } => {
+            let allowed = format!("{allowed}, the open files that this process may have (`ulimit -Hn`, LimitNOFILE=)");
+            ConfigError::Value { key, value, allowed }
+        }
+        other => other,
+    })
 }
 
 /// The profile, with the default object size rounded down to whole stripes.
@@ -448,6 +471,7 @@ mod tests {
             ("ms_lock_threshold = 0.0", "ms_lock_threshold = 0: "),
             ("ms_lock_threshold = 1.5", "above 0 and up to 1"),
             ("ms_lcam_rule = \"printed\"", "expected one of as-printed, damped"),
+            ("ms_connections_max = 4000000000", "open files"),
             ("ms_max_events = \"0\"", "allowed are auto and 1 to 65536"),
             ("osd_id = 3", "below osd_count"),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),

@@ -6,6 +6,7 @@
 use clap::Parser;
 use osd_daemon::config::{Config, Settings};
 use osd_daemon::roles;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
 use std::io::Write as _;
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
+    // Connections and fragment files need descriptors; the soft limit is for programs that use `select`.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let file = cli.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
     let config = Config::new(cli.settings.or(file))?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;

@@ -118,7 +118,10 @@ impl Running {
         }
         if wants(Role::Mds) {
             let runtime = Runtime::start(runtime_config(config, "mds"))?;
-            let mds_config = MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr);
+            let mds_config = MdsConfig {
+                ms_connections_max: config.ms_connections_max,
+                ..MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr)
+            };
             let handle = Arc::new(mds::start(mds_config, &runtime.handle())?);
             let data =
                 DataClient::start(monitor_addr, &handle, runtime.handle().locks()).map_err(StartError::Thread)?;
@@ -178,7 +181,13 @@ fn monitor_config(config: &Config) -> MonitorConfig {
     };
     let pool = PoolSpec { name: "data".into(), profile: config.profile, pg_num: config.pool_pg_num };
     let dir = config.role_dir("monitor");
-    MonitorConfig { pool, settings, ..MonitorConfig::new(config.monitor_listen, dir, config.osd_count) }
+    let ms_connections_max = config.ms_connections_max;
+    MonitorConfig {
+        pool,
+        settings,
+        ms_connections_max,
+        ..MonitorConfig::new(config.monitor_listen, dir, config.osd_count)
+    }
 }
 
 fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr) -> OsdConfig {
@@ -191,6 +200,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_workers: config.ms_workers,
         ms_placement: config.ms_placement,
         ms_max_events: config.ms_max_events,
+        ms_connections_max: config.ms_connections_max,
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,
         full_ratio: config.full_ratio,

@@ -4,11 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::BytesMut;
-use messenger::frame::{Frame, FrameCodec};
 use messenger::handshake::{AUTH_NONE, Answer, Hello, decode, encode};
-use messenger::{FrameLimits, Message};
 use protocol::ClusterId;
-use tokio_util::codec::Encoder;
 
 /// The first bytes of a connecting side.
 pub fn hello(cluster: ClusterId, cookie: u128) -> Vec<u8> {
@@ -31,13 +28,4 @@ pub fn greeted(addr: SocketAddr, cluster: ClusterId, cookie: u128) -> TcpStream 
         stream.read_exact(&mut byte).expect("an answer");
         buf.extend_from_slice(&byte);
     }
-}
-
-/// The bytes of frame `seq`.
-#[allow(dead_code, reason = "not every test that shares this sends frames")]
-pub fn frame(seq: u64, message: Message) -> Vec<u8> {
-    let pool = std::sync::Arc::new(messenger::buffer::Pool::new(0));
-    let mut out = BytesMut::new();
-    FrameCodec::new(FrameLimits::default(), pool).encode(Frame { seq, ack: 0, message }, &mut out).expect("fits");
-    out.to_vec()
 }

@@ -57,6 +57,8 @@ pub struct MdsConfig {
     pub store: StoreConfig,
     /// Limits of waiting, answers and leases.
     pub service: ServiceConfig,
+    /// Sessions that it takes. Default 10,000.
+    pub ms_connections_max: u32,
 }
 
 impl MdsConfig {
@@ -73,6 +75,7 @@ impl MdsConfig {
             free_bytes_min: 128 << 20,
             store: StoreConfig::default(),
             service: ServiceConfig::default(),
+            ms_connections_max: 10_000,
         }
     }
 }
@@ -186,7 +189,8 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     }
     let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
     let for_services = Arc::clone(&inbox);
-    let listen = ListenConfig::new(config.listen, config.cluster, "mds");
+    let mut listen = ListenConfig::new(config.listen, config.cluster, "mds");
+    listen.connections_max = config.ms_connections_max;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services)))?;
     let addr = listener.local_addr();
     let monitor = link::connect(handle, &config, config.advertise.unwrap_or(addr), Arc::clone(&inbox));

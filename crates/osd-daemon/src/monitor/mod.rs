@@ -42,6 +42,8 @@ pub struct MonitorConfig {
     pub settings: cluster::Settings,
     /// Worker that runs the owner task. Default 0.
     pub worker: usize,
+    /// Sessions that it takes. Default 10,000.
+    pub ms_connections_max: u32,
 }
 
 impl MonitorConfig {
@@ -49,7 +51,7 @@ impl MonitorConfig {
     pub fn new(listen: SocketAddr, dir: PathBuf, osd_count: u32) -> Self {
         let pool = PoolSpec::new("data", 2, 1, 512, 32).expect("the default profile is a profile");
         let (osds, settings) = (ExpectedOsd::first(osd_count), cluster::Settings::default());
-        Self { listen, dir, osds, pool, settings, worker: 0 }
+        Self { listen, dir, osds, pool, settings, worker: 0, ms_connections_max: 10_000 }
     }
 }
 
@@ -141,6 +143,7 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     let inbox = Arc::new(Inbox::new(handle.locks(), "monitor inbox"));
     let mut listen = ListenConfig::new(config.listen, cluster, "monitor");
     listen.session.held_bytes_max = HELD_BYTES_MAX;
+    listen.connections_max = config.ms_connections_max;
     let for_services = Arc::clone(&inbox);
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services)))?;
     let addr = listener.local_addr();

@@ -82,6 +82,8 @@ pub struct OsdConfig {
     pub ms_placement: PlacementConfig,
     /// Events that a worker takes at once. Default auto.
     pub ms_max_events: MaxEvents,
+    /// Sessions that it takes. Default 10,000.
+    pub ms_connections_max: u32,
     /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
     pub journal_sync_interval: Duration,
     /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
@@ -118,6 +120,7 @@ impl OsdConfig {
             ms_workers: 0,
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
+            ms_connections_max: 10_000,
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
             full_ratio: 0.95,
@@ -369,6 +372,7 @@ impl Starting {
         self.open_cores(&dir, map.cluster, runtime)?;
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
         listen.placement = config.ms_placement;
+        listen.connections_max = config.ms_connections_max;
         let for_services = Arc::clone(&self.shared);
         let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
         let addr = listener.local_addr();
