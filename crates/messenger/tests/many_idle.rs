@@ -1,6 +1,7 @@
 //! 10,000 connections that do nothing. Alone in its process, whose memory it watches; the clients are another process,
 //! so that neither needs more than half of the descriptors.
 
+#[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 #[path = "common/basics.rs"]
 mod basics;
 #[path = "common/memory.rs"]

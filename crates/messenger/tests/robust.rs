@@ -1,5 +1,6 @@
 //! Peers that are slow, silent, greedy, or talk garbage: cut or held back, while others are served.
 
+#[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 mod common;
 #[path = "common/frames.rs"]
 mod frames;

@@ -1,5 +1,6 @@
 //! A peer that asks and never reads. Alone in its process, whose memory it watches.
 
+#[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 #[path = "common/basics.rs"]
 mod basics;
 #[path = "common/frames.rs"]
