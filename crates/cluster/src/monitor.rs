@@ -30,7 +30,7 @@ use crate::map::{ClusterMap, SessionState};
 use crate::state::MonitorState;
 use pg::PgRules;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
-use protocol::{Epoch, OsdId, PgId, SessionId, ShardIndex, ShardSet};
+use protocol::{Epoch, OsdId, PgId, Rule, Rules, SessionId, ShardIndex, ShardSet};
 use resolve::Resolver;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -54,6 +54,8 @@ pub struct Settings {
     pub session_ttl: Duration,
     /// How long a monitor that starts waits for OSDs that were down, before a PG goes on without them. Default 3 s.
     pub start_wait: Duration,
+    /// The write protocol's rules that hold: all.
+    pub rules: Rules,
 }
 
 impl Default for Settings {
@@ -62,6 +64,7 @@ impl Default for Settings {
             heartbeat_grace: Duration::from_secs(2),
             session_ttl: Duration::from_secs(10),
             start_wait: Duration::from_secs(3),
+            rules: Rules::default(),
         }
     }
 }
@@ -110,7 +113,7 @@ impl Monitor {
             wait_until: now + settings.start_wait,
             ..Liveness::default()
         };
-        let (resolver, change) = Default::default();
+        let (resolver, change) = (Resolver::new(settings.rules), Change::default());
         let mut monitor = Self { settings, state, live, resolver, change };
         monitor.state.dead_sessions().collect::<Vec<_>>().into_iter().for_each(|id| monitor.resolver.begin(id));
         monitor.for_inactive_pgs(|rules, _| rules.propose());
@@ -210,6 +213,7 @@ impl Monitor {
             let members = self.state.map.osds.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(format!("{id} is not a member of this cluster, which has {members}"));
         };
+        let was_up = osd.up;
         let replaced = osd.fsid != 0 && osd.fsid != process.fsid;
         if replaced && osd.up && heard && osd.addr != Some(process.addr) {
             let addr = osd.addr.map_or_else(String::new, |a| format!(" at {a}"));
@@ -227,8 +231,12 @@ impl Monitor {
         self.live.reports.remove(&id);
         self.resolver.forget_osd(id);
         self.change.any = true;
-        // Rule: BlankCheck: another disk is as good as a blank one
-        self.for_pgs_of(id, |rules, shard| rules.boot(shard, lost, blank || replaced));
+        // Rule: BootEpoch
+        if !was_up || self.settings.rules.on(Rule::BootEpoch) {
+            // Rule: BlankCheck: another disk is as good as a blank one
+            let blank = (blank || replaced) && self.settings.rules.on(Rule::BlankCheck);
+            self.for_pgs_of(id, |rules, shard| rules.boot(shard, lost, blank));
+        }
         Ok(())
     }
 
@@ -339,9 +347,12 @@ impl Monitor {
         self.state.map.sessions.insert(session, SessionState::Dead);
         self.resolver.begin(session);
         self.change.any = true;
-        for pg in self.state.map.pgs.keys().copied().collect::<Vec<_>>() {
-            self.with_pg(pg, |rules| rules.outsiders_changed()); // Rule: ExpireEpoch
-            self.change.pgs.insert(pg);
+        for (pg, active) in self.state.map.pgs.iter().map(|(id, pg)| (*id, pg.active)).collect::<Vec<_>>() {
+            // Rule: ExpireEpoch
+            if !active || self.settings.rules.on(Rule::ExpireEpoch) {
+                self.with_pg(pg, |rules| rules.outsiders_changed());
+                self.change.pgs.insert(pg);
+            }
         }
     }
 
@@ -392,7 +403,7 @@ impl Monitor {
         let awaited = (0u8..).zip(&pg.acting).filter(|(_, osd)| is_awaited(osd));
         let awaited = awaited.fold(ShardSet::EMPTY, |set, (shard, _)| set.with(ShardIndex::new(shard)));
         let state = self.state.pgs.get_mut(&id)?;
-        Some(run(&mut PgRules { pg, state, k, up, awaited }))
+        Some(run(&mut PgRules { pg, state, k, up, awaited, rules: self.settings.rules }))
     }
 
     /// Runs a rule that may change the PG or not, for the shard that an OSD holds of it, if the OSD is up.
@@ -441,7 +452,7 @@ impl Monitor {
             }
             self.resolver.epoch_changed(id);
         }
-        debug_assert_eq!(self.state.check_invariants(), Ok(()));
+        debug_assert!(self.settings.rules != Rules::default() || self.state.check_invariants() == Ok(()));
     }
 }
 

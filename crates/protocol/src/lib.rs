@@ -6,6 +6,7 @@
 //! * [`recovery`]: what a returning shard asks of in-sync shards.
 //! * [`monitor`]: map, liveness and sessions.
 //! * [`namespace`]: the metadata service.
+//! * [`rules`]: the write protocol's rules by name.
 //!
 //! Hot messages are `zerocopy` structs that stand at the start of a frame's front segment; their bulk bytes are the
 //! frame's data segment. Control messages are serde enums in postcard ([`encode`], [`decode`]) in the front segment.
@@ -20,10 +21,12 @@ pub mod lock;
 pub mod monitor;
 pub mod namespace;
 pub mod recovery;
+pub mod rules;
 pub mod shard;
 
 pub use ids::*;
 pub use kind::Kind;
+pub use rules::{Rule, Rules};
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};

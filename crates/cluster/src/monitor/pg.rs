@@ -8,7 +8,7 @@
 
 use crate::map::Pg;
 use crate::state::PgState;
-use protocol::{Epoch, ShardIndex, ShardSet};
+use protocol::{Epoch, Rule, Rules, ShardIndex, ShardSet};
 
 /// One PG under change.
 pub(super) struct PgRules<'a> {
@@ -20,20 +20,31 @@ pub(super) struct PgRules<'a> {
     pub up: ShardSet,
     /// Shards that are worth waiting for, as the cluster has only just started.
     pub awaited: ShardSet,
+    /// Those that hold.
+    pub rules: Rules,
 }
 
 impl PgRules<'_> {
     /// Proposes the in-sync members that are up; they must all answer before it takes effect.
     pub fn propose(&mut self) {
-        let state = &mut *self.state;
-        let able = state.confirmed.intersection(self.up).minus(state.gone); // Rules: IssOnly, BlankCheck
+        let (state, rules) = (&mut *self.state, self.rules);
+        let all = ShardSet::first(self.pg.acting.len() as u8);
+        let able = if rules.on(Rule::IssOnly) { state.confirmed } else { all }; // Rule: IssOnly
+        let able = able.intersection(self.up).minus(state.gone); // Rule: BlankCheck
         state.forced = able.minus(state.lost).len() < self.k;
-        let wish = if state.forced { able } else { able.minus(state.lost) }; // Rule: LostLeaves
+        let leaves = rules.on(Rule::LostLeaves) && !state.forced; // Rule: LostLeaves
+        let wish = if leaves { able.minus(state.lost) } else { able };
         // Not a rule of the model: proposing later is always safe, and spares whole disks a return from outside.
         let early = !state.confirmed.intersection(self.awaited).minus(state.gone).is_empty();
         (self.pg.active, self.pg.joining, state.peered) = (false, ShardSet::EMPTY, ShardSet::EMPTY);
         let enough = wish.len() >= self.k && !early; // Rule: IssFloor: `confirmed` itself stays as it is
         self.pg.in_sync = if enough { wish } else { ShardSet::EMPTY };
+        if !rules.on(Rule::IssFloor) && state.begun && !state.confirmed.intersection(self.up).is_empty() {
+            state.confirmed = state.confirmed.intersection(self.up);
+        }
+        if !rules.on(Rule::Activate) && enough {
+            self.activate();
+        }
     }
 
     /// All proposed members have answered.
@@ -83,7 +94,8 @@ impl PgRules<'_> {
             self.state.lost = if lost { self.state.lost.with(shard) } else { self.state.lost };
             self.state.gone = if blank { self.state.gone.with(shard) } else { self.state.gone };
         }
-        if self.state.confirmed.contains(shard) { self.propose() } else { self.outsiders_changed() }
+        let member = self.state.confirmed.contains(shard) || !self.rules.on(Rule::IssOnly);
+        if member { self.propose() } else { self.outsiders_changed() }
     }
 
     /// A returning shard wants to be written to from now on. True if it will be, in a new epoch.
@@ -99,7 +111,11 @@ impl PgRules<'_> {
 
     /// A returning shard is whole. False if the PG is of another epoch by now (Rule: JoinCas).
     pub fn join(&mut self, shard: ShardIndex, epoch: Epoch) -> bool {
-        if !self.pg.active || self.pg.epoch != epoch || !self.pg.joining.contains(shard) {
+        if self.rules.on(Rule::JoinCas) {
+            if !self.pg.active || self.pg.epoch != epoch || !self.pg.joining.contains(shard) {
+                return false;
+            }
+        } else if !self.pg.active || self.state.confirmed.contains(shard) {
             return false;
         }
         let state = &mut *self.state;

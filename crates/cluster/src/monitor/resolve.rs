@@ -10,7 +10,7 @@
 
 use crate::map::{ClusterMap, Pg};
 use protocol::monitor::{ResolveReply, ResolveRequest, SessionHolding};
-use protocol::{Epoch, OsdId, PgId, Seq, SessionId, ShardIndex, ShardSet};
+use protocol::{Epoch, OsdId, PgId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ pub struct Action {
 pub(super) struct Resolver {
     dead: BTreeMap<SessionId, Dead>,
     last_ticket: u64,
+    rules: Rules,
 }
 
 /// One dead session.
@@ -54,6 +55,10 @@ struct Progress {
 }
 
 impl Resolver {
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
     /// A session is dead from now on.
     pub fn begin(&mut self, session: SessionId) {
         self.dead.entry(session).or_default();
@@ -86,7 +91,7 @@ impl Resolver {
     pub fn questions(&mut self, map: &ClusterMap, now: Duration) -> Vec<Action> {
         let mut out = Vec::new();
         for (&session, dead) in &mut self.dead {
-            for (osd, request) in dead.open_questions(session, map) {
+            for (osd, request) in dead.open_questions(self.rules, session, map) {
                 let waits = dead.not_before.get(&osd).is_some_and(|at| now < *at);
                 if dead.asking.contains_key(&osd) || waits || !map.osds.get(&osd).is_some_and(|o| o.up) {
                     continue;
@@ -111,11 +116,11 @@ impl Resolver {
         let whole = match (action.request, reply) {
             (ResolveRequest::Collect { pgs, .. }, Some(ResolveReply::Collected(holdings))) => {
                 let whole = pgs.iter().all(|(pg, _)| holdings.iter().any(|h| h.pg == *pg));
-                dead.collected(map, osd, &pgs, holdings);
+                dead.collected(self.rules, map, osd, &pgs, holdings);
                 whole
             }
             (ResolveRequest::Decide { cuts, .. }, Some(ResolveReply::Decided(pgs))) => {
-                dead.decided(map, osd, &cuts, &pgs);
+                dead.decided(self.rules, map, osd, &cuts, &pgs);
                 cuts.iter().all(|(pg, ..)| pgs.contains(pg))
             }
             _ => false,
@@ -136,11 +141,11 @@ impl Dead {
     }
 
     /// For each OSD what it should be asked next: decisions first.
-    fn open_questions(&self, session: SessionId, map: &ClusterMap) -> BTreeMap<OsdId, ResolveRequest> {
+    fn open_questions(&self, rules: Rules, session: SessionId, map: &ClusterMap) -> BTreeMap<OsdId, ResolveRequest> {
         let mut collect: BTreeMap<OsdId, Vec<(PgId, Epoch)>> = BTreeMap::new();
         let mut decide: BTreeMap<OsdId, Vec<(PgId, Epoch, Seq)>> = BTreeMap::new();
         for (id, pg, progress) in self.open_pgs(map) {
-            for shard in pg.in_sync.iter() {
+            for shard in participants(rules, pg).iter() {
                 let Some(osd) = map.osd_of(id, shard) else { continue };
                 match progress.and_then(|p| p.cut.map(|cut| (p, cut))) {
                     Some((p, cut)) if !p.told.contains(shard) => {
@@ -158,62 +163,88 @@ impl Dead {
         collect.chain(decide).collect()
     }
 
-    fn collected(&mut self, map: &ClusterMap, osd: OsdId, asked: &[(PgId, Epoch)], holdings: Vec<SessionHolding>) {
+    fn collected(
+        &mut self,
+        rules: Rules,
+        map: &ClusterMap,
+        osd: OsdId,
+        asked: &[(PgId, Epoch)],
+        holdings: Vec<SessionHolding>,
+    ) {
         for holding in holdings {
             let id = holding.pg;
-            let Some((pg, shard)) = current(map, id, osd, asked.iter().copied()) else { continue };
+            let Some((pg, shard)) = current(rules, map, id, osd, asked.iter().copied()) else { continue };
             let progress = self.progress.entry(id).or_default();
             if self.resolved.contains(&id) || progress.cut.is_some() {
                 continue;
             }
             progress.reports.insert(shard, holding);
-            progress.cut = choose_cut(pg.in_sync, &progress.reports);
+            progress.cut = choose_cut(rules, participants(rules, pg), &progress.reports);
         }
     }
 
-    fn decided(&mut self, map: &ClusterMap, osd: OsdId, asked: &[(PgId, Epoch, Seq)], pgs: &[PgId]) {
+    fn decided(&mut self, rules: Rules, map: &ClusterMap, osd: OsdId, asked: &[(PgId, Epoch, Seq)], pgs: &[PgId]) {
         for &id in pgs {
             let epochs = asked.iter().map(|(pg, epoch, _)| (*pg, *epoch));
-            let Some((pg, shard)) = current(map, id, osd, epochs) else { continue };
+            let Some((pg, shard)) = current(rules, map, id, osd, epochs) else { continue };
             let Some(progress) = self.progress.get_mut(&id).filter(|p| p.cut.is_some()) else { continue };
             progress.told = progress.told.with(shard);
-            if pg.in_sync.minus(progress.told).is_empty() {
-                self.resolved.insert(id); // Rule: DecideAll
+            // Rule: DecideAll
+            if pg.in_sync.minus(progress.told).is_empty() || !rules.on(Rule::DecideAll) {
+                self.resolved.insert(id);
                 self.progress.remove(&id);
             }
         }
     }
 }
 
+/// Those that take part in a decision. Rule: RecoverIss - in-sync members only.
+fn participants(rules: Rules, pg: &Pg) -> ShardSet {
+    if rules.on(Rule::RecoverIss) { pg.in_sync } else { pg.in_sync.union(pg.joining) }
+}
+
 /// The PG and the OSD's shard, if the PG was asked about in its present epoch and the shard is a member.
 fn current(
+    rules: Rules,
     map: &ClusterMap,
     id: PgId,
     osd: OsdId,
     mut asked: impl Iterator<Item = (PgId, Epoch)>,
 ) -> Option<(&Pg, ShardIndex)> {
     let pg = map.pgs.get(&id).filter(|pg| pg.active)?;
-    let shard = map.shard_of(id, osd).filter(|shard| pg.in_sync.contains(*shard))?;
+    let shard = map.shard_of(id, osd).filter(|shard| participants(rules, pg).contains(*shard))?;
     asked.any(|asked| asked == (id, pg.epoch)).then_some((pg, shard))
 }
 
 /// The longest prefix that every participant a record touches has; none before all have reported.
-pub(super) fn choose_cut(in_sync: ShardSet, reports: &BTreeMap<ShardIndex, SessionHolding>) -> Option<Seq> {
+pub(super) fn choose_cut(
+    rules: Rules,
+    members: ShardSet,
+    reports: &BTreeMap<ShardIndex, SessionHolding>,
+) -> Option<Seq> {
+    let there = members.iter().filter(|shard| reports.contains_key(shard) || rules.on(Rule::RecoverAll));
     let reports: Option<Vec<(ShardIndex, &SessionHolding)>> =
-        in_sync.iter().map(|shard| Some((shard, reports.get(&shard)?))).collect();
+        there.map(|shard| Some((shard, reports.get(&shard)?))).collect();
     let reports = reports?; // Rule: RecoverAll
     let held: Vec<(ShardIndex, Seq, BTreeMap<Seq, ShardSet>)> =
         reports.iter().map(|(shard, r)| (*shard, r.settled, r.held.iter().copied().collect())).collect();
     let mut cut = reports.iter().map(|(_, report)| report.settled).max()?;
+    let mut next = cut;
     loop {
-        let next = Seq::new(cut.get().checked_add(1)?);
+        next = Seq::new(next.get().checked_add(1)?);
         // Rule: RecoverGap: nobody knows the number
-        let Some(touch) = held.iter().find_map(|(_, _, records)| records.get(&next)) else { return Some(cut) };
+        let Some(touch) = held.iter().find_map(|(_, _, records)| records.get(&next)) else {
+            let more = || held.iter().any(|(_, _, records)| records.keys().any(|seq| *seq > next));
+            if !rules.on(Rule::RecoverGap) && more() {
+                continue;
+            }
+            return Some(cut);
+        };
         let has = |(_, settled, records): &&(ShardIndex, Seq, BTreeMap<Seq, ShardSet>)| {
             *settled >= next || records.contains_key(&next)
         };
         let touched = held.iter().filter(|(shard, ..)| touch.contains(*shard));
-        if !touched.clone().all(|member| has(&member)) {
+        if rules.on(Rule::RecoverTouch) && !touched.clone().all(|member| has(&member)) {
             return Some(cut); // Rule: RecoverTouch
         }
         cut = next;

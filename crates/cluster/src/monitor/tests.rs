@@ -324,7 +324,7 @@ fn the_cut_is_the_longest_prefix_that_every_touched_member_has() {
     };
     let cut = |in_sync, reports: &[SessionHolding]| {
         let reports = (0..).map(ShardIndex::new).zip(reports.iter().cloned()).collect();
-        choose_cut(set(in_sync), &reports).map(Seq::get)
+        choose_cut(Rules::default(), set(in_sync), &reports).map(Seq::get)
     };
     let nothing = report(0, &[]);
     assert_eq!(cut(0b111, &[nothing.clone(), nothing.clone()]), None, "one has not reported");

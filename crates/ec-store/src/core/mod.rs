@@ -32,7 +32,7 @@ pub use store::CoreStore;
 use crate::fragment::{FragmentConfig, FragmentError};
 use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
-use crate::pg::shard::{Outcome, PgShard, Replay, StoreError};
+use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError};
 use crate::superblock::DataDir;
 use bytes::Bytes;
 use messenger::sync::Notify;
@@ -462,7 +462,7 @@ impl<O: Outlet> Core<O> {
                 return Ok(None);
             }
         }
-        self.sync(false).await?; // Rule: RecoverSync
+        self.sync_before(Step::TellHolding).await?; // Rule: RecoverSync
         let holding = |(pg, epoch): &(PgId, Epoch)| self.with(*pg, |shard, _| shard.holding(session, *epoch)).flatten();
         Ok(pgs.iter().map(holding).collect())
     }
@@ -478,7 +478,7 @@ impl<O: Outlet> Core<O> {
                 decided.push(*pg);
             }
         }
-        self.sync(false).await?; // Rule: DecideDurable
+        self.sync_before(Step::TellDecided).await?; // Rule: DecideDurable
         Ok(decided)
     }
 

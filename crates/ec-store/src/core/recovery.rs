@@ -7,10 +7,10 @@ use super::{Core, CoreError, Outlet, Repair};
 use crate::codec::{self, Codec};
 use crate::fragment::SECTOR_BYTES;
 use crate::pg::shard::returning::{Cut, common_cut, least_cut};
-use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore};
+use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
-use protocol::{Epoch, ObjectId, PgId, ShardIndex};
+use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl<O: Outlet> Core<O> {
                 None => return Ok(Return::Over),
                 Some((true, true, _)) => {
                     way.with(|shard, store| shard.ready_to_join(store)).transpose()?;
-                    self.sync(true).await?; // Rule: JoinSync
+                    self.sync_before(Step::Join).await?; // Rule: JoinSync
                     return Ok(if way.is_current() { Return::Whole(way.epoch) } else { Return::Over });
                 }
                 Some((false, _, 0)) if !failed => return Ok(Return::CaughtUp(way.epoch)),
@@ -180,7 +180,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let Some(member) = unlisted.iter().next() else {
                 let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };
                 result?;
-                self.core.sync(false).await?; // Rule: JoinBegun
+                self.core.sync_before(Step::Rebuild).await?; // Rule: JoinBegun
                 self.shard(PgShard::list_is_durable);
                 return Ok(self.is_current());
             };
@@ -259,7 +259,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             }
             if pieces.len() == k {
                 let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
-                match common_cut(&marks) {
+                match common_cut(Rules::default(), &marks) {
                     Ok(cut) => return Some((pieces, cut)),
                     Err(known) => self.shard(|shard| shard.learn_known(known))?,
                 }
@@ -306,7 +306,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
         if objects.is_empty() {
             return Ok(());
         }
-        self.core.sync(true).await?; // Rule: ReportSynced
+        self.core.sync_before(Step::ReportRebuilt).await?; // Rule: ReportSynced
         let Some(in_sync) = self.shard(|shard| shard.view().pg.in_sync) else { return Ok(()) };
         for member in in_sync.iter() {
             // a member that does not hear it lists the objects again in the next epoch

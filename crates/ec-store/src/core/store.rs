@@ -206,6 +206,11 @@ impl CoreStore {
         Ok(self.note(at))
     }
 
+    /// Would a trim of the records before `upto` let a whole segment go? It may hold none that still count.
+    pub(super) fn has_segment_before(&self, upto: Lsn) -> bool {
+        self.segments.get(1).is_some_and(|(_, first)| *first <= upto)
+    }
+
     /// A checkpoint that begins at `checkpoint` and lets records before `upto` go is durable: deletes whole segments.
     pub(super) fn trim(&mut self, upto: Lsn, checkpoint: Lsn) -> Result<(), StoreError> {
         let keep = upto.min(checkpoint);

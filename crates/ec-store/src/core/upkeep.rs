@@ -4,10 +4,10 @@ use super::{Core, CoreError, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack
 use crate::fragment::FragmentError;
 use crate::journal;
 use crate::journal::JournalError;
-use crate::pg::shard::{Lsn, StoreError};
+use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
 use messenger::JobFailed;
-use protocol::PgId;
 use protocol::shard::Status;
+use protocol::{PgId, Rules};
 use std::time::{Duration, Instant};
 
 /// Objects whose records are applied before other tasks get their turn.
@@ -158,6 +158,18 @@ impl<O: Outlet> Core<O> {
             }
             self.schedule_turn();
             notified.await;
+        }
+    }
+
+    /// Makes durable what must be before `step`.
+    ///
+    /// # Errors
+    /// Those of [`Core::sync`].
+    pub(super) async fn sync_before(&self, step: Step) -> Result<(), CoreError> {
+        match step.barrier(Rules::default()) {
+            Barrier::Nothing => Ok(()),
+            Barrier::Journal => self.sync(false).await,
+            Barrier::Everything => self.sync(true).await,
         }
     }
 
@@ -325,7 +337,9 @@ impl<O: Outlet> Core<O> {
         let waited = |pause| last.elapsed() >= pause;
         let records = state.shards.values().any(|held| held.shard.journalled() > 0);
         let due = nearly_full || (used || state.trim_wanted) && waited(TRIM_PAUSE) || waited(TRIM_IDLE);
-        records && due && state.store.poison().is_none()
+        // Records that were dropped take as much of the journal as others: it may be full without a single one that counts.
+        let dropped = used && waited(TRIM_PAUSE);
+        (records && due || dropped) && state.store.poison().is_none()
     }
 
     /// Lets go of every record that is applied, up to the first that is not.
@@ -334,7 +348,7 @@ impl<O: Outlet> Core<O> {
     /// Those of syncs and of the journal: nothing went.
     pub(super) async fn trim(&self) -> Result<(), CoreError> {
         let stopped;
-        let (upto, first) = {
+        let (upto, goes) = {
             let mut state = self.shared.state.borrow_mut();
             state.last_trim = Some(Instant::now());
             state.trim_wanted = false;
@@ -343,20 +357,21 @@ impl<O: Outlet> Core<O> {
             let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);
             // A record that stopped this trim may have waited for it: one of a chain of writes and removals.
             stopped = upto < next;
-            (upto, steps.iter().filter_map(|step| step.first).min())
+            let first = steps.iter().filter_map(|step| step.first).min();
+            (upto, first.is_some_and(|first| first < upto) || state.store.has_segment_before(upto))
         };
-        if first.is_none_or(|first| first >= upto) {
+        if !goes {
             return Ok(());
         }
         self.shared.state.borrow_mut().trim_wanted |= stopped;
-        self.sync(true).await?; // Rule: TrimSynced
+        self.sync_before(Step::WriteCheckpoint).await?; // Rule: TrimSynced
         let checkpoint = {
             let mut state = self.shared.state.borrow_mut();
             let State { store, shards, .. } = &mut *state;
             let states: Vec<_> = shards.iter_mut().map(|(pg, held)| (*pg, held.shard.prepare_trim(upto))).collect();
             store.append_checkpoint(upto, &states)?
         };
-        self.sync(false).await?; // Rule: DirtyDurable
+        self.sync_before(Step::Trim).await?; // Rule: DirtyDurable
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, .. } = &mut *state;
         shards.values_mut().for_each(|held| held.shard.commit_trim(upto));

@@ -9,8 +9,6 @@
 
 pub mod session;
 pub mod shard;
-#[cfg(test)]
-mod sim;
 pub mod view;
 
 pub use session::{Action, NewWrite, PgSession, Piece, ReadToken, Refusal, Request, SessionSettings, WritePieces};

@@ -14,7 +14,7 @@ pub mod holder;
 mod tests;
 
 use protocol::namespace::LeaseMode;
-use protocol::{Gfid, SessionId};
+use protocol::{Gfid, Rule, Rules, SessionId};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
@@ -26,11 +26,13 @@ pub struct LeaseConfig {
     /// Files of one session with a lease or open. Above it the session is asked for leases on files it does not have
     /// open; at twice this number it gets no more. Bounds memory: about 200 bytes each.
     pub session_files_max: usize,
+    /// The write protocol's rules that hold: all.
+    pub rules: Rules,
 }
 
 impl Default for LeaseConfig {
     fn default() -> Self {
-        Self { recall_repeat: Duration::from_secs(1), session_files_max: 100_000 }
+        Self { recall_repeat: Duration::from_secs(1), session_files_max: 100_000, rules: Rules::default() }
     }
 }
 
@@ -311,6 +313,10 @@ impl Leases {
             let gone = file.waiters.iter().filter(|w| w.session == session).map(|w| Action::Expired(w.ticket));
             self.actions.extend(gone);
             file.waiters.retain(|w| w.session != session);
+            // Rule: GrantResolved - what a dead session held stays held until its last writes are decided.
+            if !self.config.rules.on(Rule::GrantResolved) {
+                file.holders.retain(|h| h.session != session);
+            }
             self.index(gfid, session);
             self.settle(now, gfid);
         }

@@ -48,6 +48,7 @@ impl TestCluster {
             heartbeat_grace: Duration::from_secs(3),
             session_ttl: Duration::from_secs(5),
             start_wait: Duration::from_secs(10),
+            ..cluster::Settings::default()
         };
         let runtime = Runtime::start(RuntimeConfig::new("test", 1)).expect("starts");
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,6 +1,6 @@
 //! A session's view of one shard: whether it is attached, and what it is known to hold.
 
-use protocol::{AttachId, Seq};
+use protocol::{AttachId, Rule, Rules, Seq};
 use std::time::{Duration, Instant};
 
 /// How far an attach is.
@@ -63,17 +63,19 @@ impl Link {
     }
 
     /// Ends the attach. Rule: ResetMarks - what the shard said it holds is forgotten.
-    pub fn detach(&mut self, retry_at: Option<Instant>) {
+    pub fn detach(&mut self, retry_at: Option<Instant>, rules: Rules) {
         self.stage = Stage::Idle { retry_at };
-        (self.tail, self.durable) = (Seq::default(), Seq::default());
+        if rules.on(Rule::ResetMarks) {
+            (self.tail, self.durable) = (Seq::default(), Seq::default());
+        }
         (self.sent, self.sync_asked, self.marked) = (Seq::default(), Seq::default(), Seq::default());
         self.waiting_since = None;
         self.refused = false;
     }
 
     /// Begins the next attach.
-    pub fn greet(&mut self, now: Instant) -> AttachId {
-        self.detach(None);
+    pub fn greet(&mut self, now: Instant, rules: Rules) -> AttachId {
+        self.detach(None, rules);
         self.stage = Stage::Greeting;
         self.aid += 1;
         self.waiting_since = Some(now);

@@ -21,7 +21,7 @@ use super::view::PgView;
 use bytes::Bytes;
 use link::{Link, Stage};
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest};
-use protocol::{AttachId, Epoch, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
+use protocol::{AttachId, Epoch, ObjectId, PgId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet};
 use records::Records;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ pub struct SessionSettings {
     pub mark_delay: Duration,
     /// How often a full shard is asked whether it has room again: 500 ms.
     pub probe_interval: Duration,
+    /// The protocol's rules that hold: all.
+    pub rules: Rules,
 }
 
 impl Default for SessionSettings {
@@ -49,6 +51,7 @@ impl Default for SessionSettings {
             busy_delay: Duration::from_millis(5),
             mark_delay: Duration::from_millis(50),
             probe_interval: Duration::from_millis(500),
+            rules: Rules::default(),
         }
     }
 }
@@ -182,10 +185,10 @@ impl PgSession {
         }
         self.view = view;
         for link in &mut self.links {
-            link.detach(None);
+            link.detach(None, self.settings.rules);
             link.failures = 0;
         }
-        self.held = self.records.stable();
+        self.hold_anew();
         self.greet_all(now);
     }
 
@@ -245,13 +248,11 @@ impl PgSession {
 
     /// An answer from a shard, over the connection that its requests take.
     pub fn ack(&mut self, now: Instant, shard: ShardIndex, ack: &AckMessage) {
-        let epoch = Epoch::new(ack.epoch.get());
+        let (epoch, rules) = (Epoch::new(ack.epoch.get()), self.settings.rules);
         let Some(link) = self.links.get_mut(usize::from(shard.get())) else { return };
         // Rule: ReplyAid - what belongs to another attach says nothing of this one.
-        if self.fenced || ack.pg.get() != self.view.pg.to_u64() || ack.attach.get() != link.aid {
-            return;
-        }
-        if matches!(link.stage, Stage::Idle { .. }) {
+        let other = ack.attach.get() != link.aid || matches!(link.stage, Stage::Idle { .. });
+        if self.fenced || ack.pg.get() != self.view.pg.to_u64() || other && rules.on(Rule::ReplyAid) {
             return;
         }
         let status = Status::from_u8(ack.status);
@@ -260,7 +261,8 @@ impl PgSession {
         }
         let hello = ack.flags & AckMessage::HELLO != 0;
         match status {
-            Status::Ok if epoch != self.view.epoch => {}
+            // Rule: EpochCheck, ReplyAid - an attach belongs to one epoch.
+            Status::Ok if epoch != self.view.epoch && rules.on(Rule::EpochCheck) && rules.on(Rule::ReplyAid) => {}
             Status::Ok => self.ack_ok(now, shard, ack, hello),
             Status::Busy | Status::NoSpace => {
                 let resend_at = Some(now + self.settings.busy_delay);
@@ -291,8 +293,9 @@ impl PgSession {
     }
 
     fn ack_ok(&mut self, now: Instant, shard: ShardIndex, ack: &AckMessage, hello: bool) {
+        let takes_any = !self.has(Rule::ReplyAid);
         let link = self.link_mut(shard);
-        if !link.is_attached() && !hello {
+        if !link.is_attached() && !hello && !takes_any {
             return;
         }
         let greeted = hello && link.stage == Stage::Greeting;
@@ -305,7 +308,11 @@ impl PgSession {
         if greeted {
             link.stage = Stage::Attached { resend_at: None };
             link.failures = 0;
-            self.resend(now, shard);
+            self.resend(now, shard, tail);
+            // the mark may have moved while the attach was under way, and nothing else may ever carry it
+            if self.link(shard).marked < self.records.stable() {
+                self.mark_due.get_or_insert(now + self.settings.mark_delay);
+            }
         }
         if moved || self.link(shard).waiting_since.is_some_and(|_| !self.is_waiting(shard)) {
             self.link_mut(shard).progressed(now);
@@ -349,7 +356,8 @@ impl PgSession {
                 && now >= at
             {
                 link.stage = Stage::Attached { resend_at: None };
-                self.resend(now, shard);
+                let tail = link.tail;
+                self.resend(now, shard, tail);
             }
             self.probe(now, shard);
         }
@@ -408,7 +416,7 @@ impl PgSession {
     /// Shards that may be read: in sync and attached. Empty while the PG is not active.
     pub fn readable(&self) -> ShardSet {
         let attached = |s: &ShardIndex| self.attached(*s);
-        match self.view.active && !self.fenced {
+        match (self.view.active || !self.has(Rule::ActiveOnly)) && !self.fenced {
             true => self.view.in_sync.iter().filter(attached).fold(ShardSet::EMPTY, ShardSet::with),
             false => ShardSet::EMPTY,
         }
@@ -423,7 +431,7 @@ impl PgSession {
 
     /// Is the shard still in this attach? Rule: ReadAttempt - a read is started over on all its shards if not.
     pub fn is_current(&self, shard: ShardIndex, attach: AttachId) -> bool {
-        self.attached(shard) && self.link(shard).aid == attach.get()
+        !self.has(Rule::ReadAttempt) || self.attached(shard) && self.link(shard).aid == attach.get()
     }
 
     /// Was the session declared dead?
@@ -469,14 +477,15 @@ impl PgSession {
 
     /// Attaches wherever that is due.
     fn greet_all(&mut self, now: Instant) {
-        if !self.used || self.fenced || !self.view.active {
+        if !self.used || self.fenced || !self.view.active && self.has(Rule::ActiveOnly) {
             return;
         }
         for shard in self.view.writers().iter() {
             let link = self.link(shard);
             let due = matches!(link.stage, Stage::Idle { retry_at } if retry_at.is_none_or(|at| now >= at));
             if link.connected && due {
-                self.link_mut(shard).greet(now);
+                let rules = self.settings.rules;
+                self.link_mut(shard).greet(now, rules);
                 let owed = self.link(shard).owed.get().into(); // Rule: JoinOwed - what the shard must have to join.
                 let head = self.head(shard);
                 self.send(shard, Request::Attach(AttachRequest { head, owed }));
@@ -484,9 +493,8 @@ impl PgSession {
         }
     }
 
-    /// Sends whatever the attached shard lacks.
-    fn resend(&mut self, now: Instant, shard: ShardIndex) {
-        let tail = self.link(shard).tail;
+    /// Sends whatever the attached shard lacks, which holds everything up to `tail`.
+    fn resend(&mut self, now: Instant, shard: ShardIndex, tail: Seq) {
         let last_on = self.records.last_on(shard);
         let complete = self.records.after(Seq::default(), shard).next().map_or(last_on, |(seq, kept)| {
             // the record before the first one kept is stable: an in-sync shard has it
@@ -495,7 +503,9 @@ impl PgSession {
         if tail < complete && self.view.in_sync.contains(shard) {
             self.actions.push_back(Action::ShardLost(shard));
         }
-        let lacking: Vec<Seq> = self.records.after(tail, shard).map(|(seq, _)| seq).collect();
+        let reported = self.reported;
+        let resent = |seq: &Seq| self.has(Rule::KeepUntilStable) || *seq > reported;
+        let lacking: Vec<Seq> = self.records.after(tail, shard).map(|(seq, _)| seq).filter(resent).collect();
         for seq in lacking {
             self.send_record(now, shard, seq);
         }
@@ -529,9 +539,20 @@ impl PgSession {
     // ---- marks
 
     fn detach(&mut self, shard: ShardIndex, retry_at: Option<Instant>) {
-        self.link_mut(shard).detach(retry_at);
-        // Rule: ReportAgain - what is not stable must be held again before later writes are reported.
-        self.held = self.records.stable();
+        let rules = self.settings.rules;
+        self.link_mut(shard).detach(retry_at, rules);
+        self.hold_anew();
+    }
+
+    /// Rule: ReportAgain - what is not stable must be held again before later writes are reported.
+    fn hold_anew(&mut self) {
+        if self.has(Rule::ReportAgain) {
+            self.held = self.records.stable();
+        }
+    }
+
+    fn has(&self, rule: Rule) -> bool {
+        self.settings.rules.on(rule)
     }
 
     fn retry(&mut self, now: Instant, shard: ShardIndex) {
@@ -542,21 +563,32 @@ impl PgSession {
 
     /// Moves the reported and the stable mark as far as the shards' marks allow.
     fn advance(&mut self, now: Instant) {
-        // Rule: AckAll, AckJoiner - every in-sync and every joining shard that a write touches must have it.
-        let writers = self.view.writers();
+        // Nobody may answer for a set that is only proposed; an empty one would say yes to everything.
+        if self.has(Rule::ActiveOnly) && !self.view.active {
+            return;
+        }
         let old_stable = self.records.stable();
-        let holds = |mark: fn(&Link) -> Seq, seq: Seq| {
+        let lacks = |mark: fn(&Link) -> Seq, of: ShardSet, seq: Seq| {
             let touch = self.records.get(seq).map_or(ShardSet::EMPTY, |kept| kept.touch);
-            touch.intersection(writers).iter().all(|s| mark(self.link(s)) >= seq)
+            touch.intersection(of).iter().filter(|s| mark(self.link(*s)) < seq).count()
         };
-        let reach = |mark: fn(&Link) -> Seq, from: Seq| {
-            let numbers = from.get() + 1..=self.records.last().get();
-            // Rule: ReportPrefix - in order, never past one that is lacking.
-            numbers.take_while(|&q| holds(mark, Seq::new(q))).last().map_or(from, Seq::new)
+        // Rule: AckAll, AckJoiner - every in-sync and every joining shard that a write touches must have it.
+        let (ackers, missing_max) = (self.witnesses(Rule::AckJoiner), usize::from(!self.has(Rule::AckAll)));
+        let first = self.held.max(old_stable);
+        let numbers = first.get() + 1..=self.records.last().get();
+        let is_held = |q: &u64| lacks(|l| l.tail, ackers, Seq::new(*q)) <= missing_max;
+        // Rule: ReportPrefix - in order, never past one that is lacking.
+        let held = match self.has(Rule::ReportPrefix) {
+            true => numbers.take_while(is_held).last(),
+            false => numbers.rev().find(is_held),
         };
-        let held = reach(|l| l.tail, self.held.max(old_stable));
+        let held = held.map_or(first, Seq::new);
         // Rule: StableDurable, StableJoiner - durable on all of them, joining ones too.
-        let stable = reach(|l| l.durable, old_stable);
+        let syncers = self.witnesses(Rule::StableJoiner);
+        let mark = if self.has(Rule::StableDurable) { |l: &Link| l.durable } else { |l: &Link| l.tail };
+        let numbers = old_stable.get() + 1..=self.records.last().get();
+        let stable = numbers.take_while(|&q| lacks(mark, syncers, Seq::new(q)) == 0).last();
+        let stable = stable.map_or(old_stable, Seq::new);
         self.held = held;
         self.report(held);
         if stable > old_stable {
@@ -566,6 +598,11 @@ impl PgSession {
             self.mark_due.get_or_insert(now + self.settings.mark_delay);
             self.actions.push_back(Action::Stable(stable));
         }
+    }
+
+    /// The shards that must have a write: with this rule the joining ones, too.
+    fn witnesses(&self, rule: Rule) -> ShardSet {
+        if self.has(rule) { self.view.writers() } else { self.view.in_sync }
     }
 
     fn report(&mut self, upto: Seq) {

@@ -3,7 +3,7 @@
 use super::store::{Change, Delta, Lsn, Payload, ShardStore, StoreError};
 use super::{PgShard, PgState};
 use protocol::shard::Status;
-use protocol::{ObjectId, Seq, SessionId};
+use protocol::{ObjectId, Rule, Seq, SessionId};
 
 /// What a trim may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,10 +126,16 @@ impl PgShard {
     pub(super) fn apply_object(&mut self, store: &mut impl ShardStore, object: ObjectId) -> Result<u64, StoreError> {
         let Some(log) = self.log.objects.get(&object) else { return Ok(0) };
         // Rule: JoinApplyWait
-        if log.pins > 0 || self.view.is_joining() && !self.ret.is_rebuilt(object) {
+        let waits = self.view.is_joining() && !self.ret.is_rebuilt(object) && self.has(Rule::JoinApplyWait);
+        // Pieces of one cut after the other are being written: a record in between would undo a part of them.
+        if log.pins > 0 || waits || self.ret.is_busy(object) {
             return Ok(0);
         }
-        let ready: Vec<Lsn> = log.pending.iter().copied().take_while(|lsn| self.may_apply(object, *lsn)).collect();
+        let pending = log.pending.iter().copied();
+        let ready: Vec<Lsn> = match self.has(Rule::ApplyOrder) {
+            true => pending.take_while(|lsn| self.may_apply(object, *lsn)).collect(),
+            false => pending.rev().filter(|lsn| self.may_apply(object, *lsn)).collect(),
+        };
         let record = |lsn: &Lsn| &self.log.entries[lsn].record;
         let changes: Vec<Change<'_>> = ready.iter().map(|lsn| record(lsn).change()).collect();
         if changes.is_empty() {
@@ -148,14 +154,19 @@ impl PgShard {
         let settled = self.log.sessions.get(&record.session).is_some_and(|s| record.seq <= s.settled());
         // Rule: DirectSettle - the bytes of a direct record must stay what they are while a restart would check them.
         let log = &self.log.objects[&object];
-        settled && (record.is_direct() || !log.has_direct_before(lsn, &record.span()))
+        let waits = !record.is_direct() && log.has_direct_before(lsn, &record.span());
+        (settled || !self.has(Rule::ApplyStable)) && !(waits && self.has(Rule::DirectSettle))
     }
 
     // ---- trim
 
     /// How far a trim could go, as far as this PG is concerned. Rule: TrimOrder.
     pub fn trim_step(&self) -> TrimStep {
-        let first_unapplied = self.log.entries.iter().find(|(_, e)| !e.applied).map(|(lsn, _)| *lsn);
+        let mut entries = self.log.entries.iter();
+        let first_unapplied = match self.has(Rule::TrimOrder) {
+            true => entries.find(|(_, e)| !e.applied).map(|(lsn, _)| *lsn),
+            false => entries.rfind(|(_, e)| e.applied).map(|(lsn, _)| Lsn(lsn.0 + 1)),
+        };
         TrimStep { first_unapplied, first: self.log.entries.keys().next().copied() }
     }
 
@@ -163,10 +174,11 @@ impl PgShard {
     /// checkpoint must hold. Nothing leaves before the checkpoint is durable. Rule: DirtyTrim, DirtyDurable.
     pub fn prepare_trim(&mut self, upto: Lsn) -> PgState {
         let absent = self.view.pg.all().minus(self.view.pg.in_sync);
+        let rules = self.log.rules;
         for (_, entry) in self.log.entries.range(..upto) {
-            assert!(entry.applied, "only applied records are trimmed");
+            assert!(entry.applied || !rules.on(Rule::TrimOrder), "only applied records are trimmed");
             let record = &entry.record;
-            for shard in absent.iter() {
+            for shard in absent.iter().filter(|_| rules.on(Rule::DirtyTrim)) {
                 self.log.dirty.entry(shard).or_default().insert(record.object);
                 self.given.entry(shard).or_default().remove(&record.object);
             }
@@ -188,6 +200,11 @@ impl PgShard {
     /// Records in the journal, and objects rebuilt here or missed by absent shards: for status and tests.
     pub fn journalled(&self) -> usize {
         self.log.entries.len()
+    }
+
+    /// Every record in the journal, and whether it is applied: for tests.
+    pub fn records(&self) -> impl Iterator<Item = (SessionId, Seq, bool)> {
+        self.log.entries.values().map(|entry| (entry.record.session, entry.record.seq, entry.applied))
     }
 
     /// Bytes in the journal that fragment files do not have yet.

@@ -5,7 +5,7 @@
 
 use super::overlay::ObjectLog;
 use super::store::{Delta, Lsn, Payload, Record};
-use protocol::{ObjectId, PgId, Seq, SessionId, ShardIndex};
+use protocol::{ObjectId, PgId, Rule, Rules, Seq, SessionId, ShardIndex};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -90,6 +90,7 @@ pub(super) struct Log {
     pub sessions: BTreeMap<SessionId, Session>,
     pub dirty: BTreeMap<ShardIndex, BTreeSet<ObjectId>>,
     pub begun: BTreeSet<ObjectId>,
+    pub rules: Rules,
 }
 
 impl Log {
@@ -104,7 +105,10 @@ impl Log {
     pub fn take(&mut self, delta: &Delta) {
         match delta {
             Delta::Floor(id, seq) => {
-                self.drop_where(|r| r.session == *id && r.seq > *seq);
+                // Rule: JoinDrop
+                if self.rules.on(Rule::JoinDrop) {
+                    self.drop_where(|r| r.session == *id && r.seq > *seq);
+                }
                 let session = self.sessions.entry(*id).or_default();
                 session.base = session.base.max(*seq);
             }
@@ -132,13 +136,16 @@ impl Log {
         let upto = |s: SessionId| marks.iter().find(|(id, _)| *id == s).map(|(_, upto)| *upto);
         self.drop_where(|r| r.object == object && upto(r.session).is_some_and(|u| u.is_none_or(|u| r.seq <= u)));
         // Rule: JoinFloor - what was dropped counts as decided.
+        if !self.rules.on(Rule::JoinFloor) {
+            return;
+        }
         for (id, seq) in marks.iter().filter_map(|(id, upto)| Some((*id, (*upto)?))) {
             let session = self.sessions.entry(id).or_default();
             session.base = session.base.max(seq);
         }
     }
 
-    fn drop_where(&mut self, which: impl Fn(&Record) -> bool) {
+    pub fn drop_where(&mut self, which: impl Fn(&Record) -> bool) {
         let lost: Vec<Lsn> = self.entries.iter().filter(|(_, e)| which(&e.record)).map(|(l, _)| *l).collect();
         self.drop_entries(&lost);
     }
@@ -173,7 +180,7 @@ impl Log {
         let Some(entry) = self.entries.get_mut(&lsn) else { return };
         entry.applied = true;
         if let Some(log) = self.objects.get_mut(&entry.record.object) {
-            log.applied_front(&entry.record);
+            log.applied(lsn, &entry.record);
         }
         if !entry.record.is_direct() {
             entry.record.payload = Payload::Nothing;
@@ -186,7 +193,7 @@ impl Log {
         let trimmed = std::mem::replace(&mut self.entries, left);
         let mut touched = BTreeSet::new();
         for (lsn, entry) in trimmed {
-            assert!(entry.applied, "only applied records are trimmed");
+            assert!(entry.applied || !self.rules.on(Rule::TrimOrder), "only applied records are trimmed");
             let record = entry.record;
             if let Some(session) = self.sessions.get_mut(&record.session) {
                 session.base = session.base.max(record.seq);
@@ -252,6 +259,13 @@ impl Replay {
         self.pg
     }
 
+    /// With these rules of the protocol.
+    #[must_use]
+    pub fn with_rules(mut self, rules: Rules) -> Self {
+        self.log.rules = rules;
+        self
+    }
+
     /// The next item is a record.
     pub fn record(&mut self, lsn: Lsn, record: Record) {
         self.log.push(lsn, record);
@@ -270,7 +284,8 @@ impl Replay {
     /// Direct records whose bytes must be checked, in order. Rule: DirectCrc. Objects whose rebuilding was begun are
     /// left out: rebuilding writes over such bytes, and the object is rebuilt again in any case.
     pub fn direct(&self) -> impl Iterator<Item = (Lsn, &Record)> {
-        let check = |e: &&Entry| e.record.is_direct() && !self.log.begun.contains(&e.record.object);
+        let checks = self.log.rules.on(Rule::DirectCrc);
+        let check = move |e: &&Entry| checks && e.record.is_direct() && !self.log.begun.contains(&e.record.object);
         self.log.entries.iter().filter(move |(_, e)| check(e)).map(|(lsn, e)| (*lsn, &e.record))
     }
 }

@@ -5,7 +5,7 @@ use super::{PgShard, log::Session};
 use protocol::monitor::SessionHolding;
 use protocol::recovery::{RecoveryReply, SessionMark};
 use protocol::shard::Status;
-use protocol::{Epoch, ObjectId, Seq, SessionId, ShardIndex};
+use protocol::{Epoch, ObjectId, Rule, Seq, SessionId, ShardIndex};
 use std::collections::BTreeSet;
 
 /// May a piece be given now?
@@ -62,6 +62,14 @@ impl PgShard {
         }
     }
 
+    /// May this shard take part in the end of a dead session? Rule: RecoverIss - in-sync members only.
+    fn check_participant(&self, epoch: Epoch) -> Result<(), Status> {
+        match self.check_member(epoch) {
+            Err(Status::NotActive) if self.view.is_joining() && !self.has(Rule::RecoverIss) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Is a session dead and not resolved here?
     fn has_undecided(&self) -> bool {
         let over = |id: &SessionId| self.log.sessions.get(id).is_some_and(Session::is_over);
@@ -96,11 +104,13 @@ impl PgShard {
         // Rule: JoinAttached - live sessions with unresolved records attach to the joining shard first.
         let known = |id: SessionId, s: &Session| attached.iter().any(|(a, _)| *a == id) || s.tail() == s.settled();
         let clear = || self.log.sessions.iter().all(|(id, s)| s.is_over() || known(*id, s));
-        if self.view.pg.joining.contains(from) && (self.has_undecided() || !clear()) {
+        let joins = self.view.pg.joining.contains(from) && self.has(Rule::JoinAttached);
+        if joins && (self.has_undecided() || !clear()) {
             return Ok(RecoveryReply::NotYet);
         }
         // Rule: DirtyUntrimmed
-        let untrimmed = self.log.objects.iter().filter(|(_, log)| log.untrimmed > 0).map(|(object, _)| *object);
+        let all = self.has(Rule::DirtyUntrimmed);
+        let untrimmed = self.log.objects.iter().filter(|(_, log)| all && log.untrimmed > 0).map(|(object, _)| *object);
         let mut objects: BTreeSet<ObjectId> = untrimmed.collect();
         objects.extend(self.log.dirty.get(&from).into_iter().flatten());
         if blank {
@@ -129,9 +139,11 @@ impl PgShard {
         self.apply_object(store, object)?;
         // Rule: JoinMark - everything the asker had been told is decided must be known here.
         let reached = |&(id, seq): &(SessionId, Seq)| {
-            seq == Seq::default() || self.log.sessions.get(&id).is_some_and(|s| s.is_over() || s.settled() >= seq)
+            let none = seq == Seq::default() || self.is_gone(id);
+            none || self.log.sessions.get(&id).is_some_and(|s| s.is_over() || s.settled() >= seq)
         };
-        if self.has_undecided() || !floor.iter().all(reached) || self.has_settled_unapplied(object) {
+        let unknown = self.has_undecided() || !floor.iter().all(reached);
+        if unknown && self.has(Rule::JoinMark) || self.has_settled_unapplied(object) {
             return Ok(SnapPlan::NotYet);
         }
         if first {
@@ -153,7 +165,7 @@ impl PgShard {
 
     /// The cut of an object's fragment file as it is now.
     pub(super) fn object_marks(&self, object: ObjectId) -> Vec<SessionMark> {
-        let applied = self.log.objects.get(&object).map(|log| &log.applied[..]).unwrap_or_default();
+        let applied = self.log.objects.get(&object).map(|log| &log.last_applied[..]).unwrap_or_default();
         let last = |id: SessionId| applied.iter().find(|(s, _)| *s == id).map_or(Seq::default(), |(_, seq)| *seq);
         let mark = |(id, s): (&SessionId, &Session)| Self::mark_of(*id, s, s.base.max(last(*id)));
         self.log.sessions.iter().map(mark).collect()
@@ -175,7 +187,7 @@ impl PgShard {
         }
         // Rule: ReportSame - only what was not trimmed since its piece was read.
         let given = self.given.get(&from);
-        let same = |o: &&ObjectId| given.is_some_and(|given| given.contains(o));
+        let same = |o: &&ObjectId| given.is_some_and(|given| given.contains(*o)) || !self.has(Rule::ReportSame);
         let objects: Vec<ObjectId> = objects.iter().filter(same).copied().collect();
         let dirty = self.log.dirty.get(&from);
         if objects.iter().any(|o| dirty.is_some_and(|dirty| dirty.contains(o))) {
@@ -194,8 +206,7 @@ impl PgShard {
     /// Fences the session here and now. What [`PgShard::holding`] tells after the next whole sync is the answer.
     /// False: this shard is not an active member in this epoch.
     pub fn fence(&mut self, session: SessionId, epoch: Epoch) -> bool {
-        // Rule: RecoverIss
-        if self.check_member(epoch).is_err() {
+        if self.check_participant(epoch).is_err() {
             return false;
         }
         self.session(session).fenced = true;
@@ -204,7 +215,7 @@ impl PgShard {
 
     /// What is here of a fenced session. Rule: RecoverSync - call it when a sync begun after the fence has ended.
     pub fn holding(&self, session: SessionId, epoch: Epoch) -> Option<SessionHolding> {
-        self.check_member(epoch).ok()?;
+        self.check_participant(epoch).ok()?;
         let (pg, state) = (self.pg(), self.log.sessions.get(&session));
         let touch = |lsn| self.log.entries[lsn].record.touch;
         let held = state.into_iter().flat_map(|s| &s.seqs).map(|(seq, lsn)| (*seq, touch(lsn))).collect();
@@ -223,7 +234,7 @@ impl PgShard {
         epoch: Epoch,
         cut: Seq,
     ) -> Result<bool, StoreError> {
-        if self.check_member(epoch).is_err() {
+        if self.check_participant(epoch).is_err() {
             return Ok(false);
         }
         self.session(session).fenced = true;

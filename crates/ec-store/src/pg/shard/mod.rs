@@ -6,9 +6,10 @@
 //! After an error of the kind [`StoreError::Io`] the owner must not use the machine again.
 //!
 //! * this file: what sessions ask, and the view; * [`store`]: the storage seam; * `log`: what the journal says;
-//! * `overlay`: unapplied records by object; * `keep`: sync, apply, trim; * `member`: answers to returning shards and
+//! * [`barrier`]: what must be synced before what; * `overlay`: unapplied records by object; * `keep`: sync, apply, trim; * `member`: answers to returning shards and
 //!   to the coordinator of dead sessions; * [`returning`]: the way back into the in-sync set.
 
+pub mod barrier;
 mod keep;
 mod log;
 mod member;
@@ -16,6 +17,7 @@ mod overlay;
 pub mod returning;
 pub mod store;
 
+pub use barrier::{Barrier, Step};
 pub use keep::TrimStep;
 pub use log::{PgState, Replay};
 pub use member::{SnapPlan, SnapQuestion, Snapshot};
@@ -26,7 +28,7 @@ use super::view::{SessionStanding, ShardView};
 use bytes::Bytes;
 use log::{Log, Session};
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest};
-use protocol::{AttachId, ObjectId, PgId, Profile, Seq, SessionId, ShardIndex};
+use protocol::{AttachId, ObjectId, PgId, Profile, Rule, Seq, SessionId, ShardIndex};
 use returning::Return;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -128,6 +130,9 @@ impl PgShard {
             ret: Return::default(),
             direct_bytes_min: Self::DIRECT_BYTES_MIN,
         };
+        if !shard.has(Rule::RestartSync) {
+            shard.log.sessions.values_mut().for_each(|s| s.durable = s.tail());
+        }
         shard.enter_epoch();
         shard.queue_all();
         shard
@@ -141,6 +146,10 @@ impl PgShard {
     /// The PG.
     pub fn pg(&self) -> PgId {
         self.view.pg.pg
+    }
+
+    fn has(&self, rule: Rule) -> bool {
+        self.log.rules.on(rule)
     }
 
     /// The PG as this shard knows it.
@@ -164,9 +173,11 @@ impl PgShard {
     fn enter_epoch(&mut self) {
         self.ret = Return::default();
         self.acks.clear();
+        let attaches_end = self.has(Rule::EpochCheck);
         for session in self.log.sessions.values_mut() {
+            (session.ack, session.wants_sync) = (None, false);
             // Rule: EpochCheck - attaches end with the epoch.
-            (session.aid, session.ack, session.wants_sync) = (0, None, false);
+            session.aid = if attaches_end { 0 } else { session.aid };
             (session.start, session.owed) = (None, Seq::default());
         }
         let in_sync = self.view.pg.in_sync;
@@ -215,20 +226,23 @@ impl PgShard {
         // Rule: Fence
         let standing = self.view.sessions.standing(id);
         let dead = matches!(standing, SessionStanding::Dead | SessionStanding::Gone);
-        if dead || session.is_some_and(|s| s.fenced || s.closed.is_some()) {
+        if self.has(Rule::Fence) && (dead || session.is_some_and(|s| s.fenced || s.closed.is_some())) {
             return Err(Status::Fenced);
         }
         // Rule: EpochCheck
-        if head.epoch() != self.view.pg.epoch {
+        if self.has(Rule::EpochCheck) && head.epoch() != self.view.pg.epoch {
             return Err(Status::StaleEpoch);
         }
         // Rule: ActiveOnly
-        if !self.view.pg.active || !self.view.pg.writers().contains(self.view.me) {
+        let active = self.view.pg.active || !self.has(Rule::ActiveOnly);
+        let writes = self.view.pg.writers().contains(self.view.me) || !self.has(Rule::EpochCheck);
+        if !active || !writes {
             return Err(Status::NotActive);
         }
         // Rule: RequestAid
         let (aid, last) = (head.attach().get(), session.map_or(0, |s| s.aid));
-        if if attaching { aid > last } else { aid == last && last > 0 } { Ok(()) } else { Err(Status::StaleAttach) }
+        let fresh = if attaching { aid > last } else { aid == last && last > 0 };
+        if fresh || !self.has(Rule::RequestAid) { Ok(()) } else { Err(Status::StaleAttach) }
     }
 
     /// A session attaches.
@@ -249,7 +263,7 @@ impl PgShard {
             self.unsynced.insert(id);
         }
         let session = self.session(id);
-        session.aid = request.head.attach().get();
+        session.aid = session.aid.max(request.head.attach().get());
         session.owed = session.owed.max(Seq::new(request.owed.get()));
         session.ack = None;
         self.learn_stable(id, stable);
@@ -276,7 +290,7 @@ impl PgShard {
         let tail = self.session(id).tail();
         if record.seq <= tail {
             self.due(id, Status::Ok, false);
-        } else if request.pred.get() > tail.get() {
+        } else if request.pred.get() > tail.get() && self.has(Rule::Pred) {
             // Rule: Pred
             self.due(id, Status::Behind, false);
         } else {
@@ -317,20 +331,30 @@ impl PgShard {
         {
             let crcs = store.write_direct(self.pg(), record.object, record.offset, data)?;
             record.payload = Payload::Direct(crcs);
+            // Rule: DirectHole - nothing but the record makes these bytes visible, until it is applied.
+            if !self.has(Rule::DirectHole) {
+                store.apply(self.pg(), &self.view.pg.profile, record.object, &[record.change()])?;
+            }
         }
         let lsn = store.append(self.pg(), Item::Record(&record))?;
         self.unsynced.insert(record.session);
+        let object = record.object;
         self.log.push(lsn, record);
+        if !self.has(Rule::ApplyStable) {
+            self.queue(object);
+        }
         Ok(())
     }
 
     fn may_go_direct(&self, store: &mut impl ShardStore, record: &Record) -> bool {
         let span = record.span();
         // Rule: DirectJoin
-        let barred = record.length < self.direct_bytes_min || self.view.is_joining();
+        let joins = self.view.is_joining() && self.has(Rule::DirectJoin);
+        let barred = record.length < self.direct_bytes_min || joins;
         // Rule: DirectOnce - space that any journalled record spans is not never-written.
         let covered = || self.log.objects.get(&record.object).is_some_and(|log| log.is_covered(&span));
-        !barred && !covered() && store.is_unwritten(self.pg(), record.object, span)
+        let seen = self.has(Rule::DirectOnce) && covered();
+        !barred && !seen && store.is_unwritten(self.pg(), record.object, span)
     }
 
     /// A session tells its stable mark, and may ask to sync.
@@ -379,7 +403,7 @@ impl PgShard {
         let id = request.head.session();
         self.learn_stable(id, request.head.stable());
         // Rule: ReadAfter
-        if self.session(id).tail().get() < request.after.get() {
+        if self.session(id).tail().get() < request.after.get() && self.has(Rule::ReadAfter) {
             return Err(Status::Behind);
         }
         Ok(())

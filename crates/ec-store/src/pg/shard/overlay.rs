@@ -55,7 +55,7 @@ pub(super) struct ObjectLog {
     pub directs: SmallVec<[(Range<u64>, Lsn); 2]>,
     outcome: Outcome,
     /// The last record applied, by session; older ones than a session's base may be missing.
-    pub applied: SmallVec<[(SessionId, Seq); 1]>,
+    pub last_applied: SmallVec<[(SessionId, Seq); 1]>,
     /// Reads of the fragment file that are under way: nothing may be applied.
     pub pins: usize,
     /// Waits in the queue of objects to apply.
@@ -100,12 +100,12 @@ impl ObjectLog {
         }
     }
 
-    /// The oldest unapplied record was applied.
-    pub fn applied_front(&mut self, record: &Record) {
-        let lsn = self.pending.pop_front();
-        match self.applied.iter_mut().find(|(s, _)| *s == record.session) {
+    /// An unapplied record was applied: the oldest (Rule: ApplyOrder).
+    pub fn applied(&mut self, lsn: Lsn, record: &Record) {
+        self.pending.iter().position(|at| *at == lsn).map(|at| self.pending.remove(at));
+        match self.last_applied.iter_mut().find(|(s, _)| *s == record.session) {
             Some((_, seq)) => *seq = (*seq).max(record.seq),
-            None => self.applied.push((record.session, record.seq)),
+            None => self.last_applied.push((record.session, record.seq)),
         }
         if self.pending.is_empty() {
             self.extents.clear();
@@ -113,7 +113,7 @@ impl ObjectLog {
             return;
         }
         let span = record.span();
-        let mine = |(_, (_, l)): &(&u64, &(u64, Lsn))| Some(*l) == lsn;
+        let mine = |(_, (_, l)): &(&u64, &(u64, Lsn))| *l == lsn;
         let starts: SmallVec<[u64; 8]> = self.extents.range(span).filter(mine).map(|(&s, _)| s).collect();
         for start in starts {
             self.extents.remove(&start);
@@ -123,7 +123,7 @@ impl ObjectLog {
     /// Records were dropped: everything is counted anew from those that are left, in order.
     pub fn rebuild<'a>(&mut self, left: impl Iterator<Item = (Lsn, &'a Record, bool)>) {
         let kept = std::mem::take(self);
-        (self.applied, self.pins, self.queued) = (kept.applied, kept.pins, kept.queued);
+        (self.last_applied, self.pins, self.queued) = (kept.last_applied, kept.pins, kept.queued);
         for (lsn, record, applied) in left {
             if applied {
                 self.untrimmed += 1;
@@ -240,7 +240,7 @@ mod tests {
                     assert_eq!(got[at as usize], newest.filter(|_| range.contains(&at)));
                 }
                 if let Some(record) = records.get(applied) {
-                    log.applied_front(record);
+                    log.applied(Lsn(applied as u64 + 1), record);
                 }
             }
         }

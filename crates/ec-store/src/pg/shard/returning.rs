@@ -9,7 +9,7 @@ use super::store::{Change, Delta, ShardStore, StoreError};
 use super::{PgShard, log::Session};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, SessionMark};
-use protocol::{ObjectId, Seq, SessionId, ShardIndex, ShardSet};
+use protocol::{ObjectId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For each session up to which record pieces hold; `None`: all that it ever wrote.
@@ -36,6 +36,11 @@ pub(super) struct Return {
 }
 
 impl Return {
+    /// Is the object being overwritten?
+    pub fn is_busy(&self, object: ObjectId) -> bool {
+        self.busy.contains(&object)
+    }
+
     /// May records be applied to the object, as far as rebuilding is concerned?
     pub fn is_rebuilt(&self, object: ObjectId) -> bool {
         self.complete && (!self.need.contains(&object) || self.rebuilt.contains(&object))
@@ -59,7 +64,7 @@ pub struct RebuiltPiece {
 ///
 /// # Errors
 /// The greatest marks known, which all members must learn before they are asked again.
-pub fn common_cut(pieces: &[&[SessionMark]]) -> Result<Cut, BTreeMap<SessionId, Seq>> {
+pub fn common_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, BTreeMap<SessionId, Seq>> {
     let sessions: BTreeSet<SessionId> = pieces.iter().flat_map(|p| p.iter().map(|m| m.session)).collect();
     let mut cut = Cut::new();
     let mut fits = true;
@@ -77,7 +82,7 @@ pub fn common_cut(pieces: &[&[SessionMark]]) -> Result<Cut, BTreeMap<SessionId, 
         fits &= least.is_none_or(|least| applied <= least);
         cut.insert(id, least);
     }
-    if fits {
+    if fits || !rules.on(Rule::JoinCut) {
         return Ok(cut);
     }
     let known = |id| pieces.iter().flat_map(|p| p.iter()).filter(|m| m.session == id).map(|m| m.settled).max();
@@ -112,7 +117,7 @@ impl PgShard {
         let start = |(id, s): (&SessionId, &Session)| s.start.map(|start| (*id, start));
         let attached = self.log.sessions.iter().filter_map(start).collect();
         // Rule: BlankCheck - what holds nothing misses everything.
-        RecoveryBody::List { after, blank: !self.log.whole, attached }
+        RecoveryBody::List { after, blank: !self.log.whole && self.has(Rule::BlankCheck), attached }
     }
 
     /// A page of a member's answer. `more`: it is not the last one.
@@ -140,7 +145,8 @@ impl PgShard {
     pub fn finish_list(&mut self, store: &mut impl ShardStore) -> Result<(), StoreError> {
         assert!(self.unlisted().is_empty(), "every member is asked first");
         // Rule: JoinClosed
-        for (id, cut) in self.ret.closed.clone() {
+        let over = if self.has(Rule::JoinClosed) { self.ret.closed.clone() } else { BTreeMap::new() };
+        for (id, cut) in over {
             if cut == EVERYTHING {
                 self.session(id).gone = true;
             } else if self.session(id).closed != Some(cut) {
@@ -164,11 +170,17 @@ impl PgShard {
                 self.note(store, Delta::Floor(id, cut))?;
             }
         }
+        if !self.has(Rule::JoinKeep) {
+            let starts: BTreeMap<_, _> = self.log.sessions.iter().map(|(id, s)| (*id, s.start)).collect();
+            self.log.drop_where(|r| starts[&r.session].is_none_or(|start| r.seq <= start));
+        }
         self.ret.need.extend(self.log.begun.iter().copied());
-        if !self.log.whole {
+        if !self.log.whole && self.has(Rule::BlankCheck) {
             self.ret.need.extend(store.objects(self.pg())?);
         }
-        let need: Vec<ObjectId> = self.ret.need.iter().filter(|o| !self.log.begun.contains(o)).copied().collect();
+        let noted = self.has(Rule::JoinBegun);
+        let is_new = |o: &&ObjectId| noted && !self.log.begun.contains(*o);
+        let need: Vec<ObjectId> = self.ret.need.iter().filter(is_new).copied().collect();
         for objects in need.chunks(1024) {
             self.note(store, Delta::Begun(objects.to_vec()))?;
         }
@@ -179,7 +191,8 @@ impl PgShard {
         Ok(())
     }
 
-    fn is_gone(&self, id: SessionId) -> bool {
+    /// Does the map say that the session has ended, so that all of it is decided?
+    pub(super) fn is_gone(&self, id: SessionId) -> bool {
         self.view.sessions.standing(id) == super::SessionStanding::Gone
     }
 
@@ -203,7 +216,8 @@ impl PgShard {
 
     /// The next object to rebuild: first those whose records fill the journal, as sessions want them.
     pub fn next_to_rebuild(&mut self) -> Option<ObjectId> {
-        if !self.ret.complete {
+        // Rule: JoinNeed
+        if !self.ret.complete || self.view.is_joining() && !self.has(Rule::JoinNeed) {
             return None;
         }
         let open = |o: &ObjectId| !self.ret.rebuilt.contains(o) && !self.ret.busy.contains(o);
@@ -219,11 +233,14 @@ impl PgShard {
     /// The rebuilding of an object is given up for now.
     pub fn put_back(&mut self, object: ObjectId) {
         self.ret.busy.remove(&object);
+        self.queue(object);
     }
 
     /// The rebuilding of every object that was begun is given up for now.
     pub fn put_all_back(&mut self) {
-        self.ret.busy.clear();
+        for object in std::mem::take(&mut self.ret.busy) {
+            self.queue(object);
+        }
     }
 
     /// The question for a member's piece of a range.
@@ -232,7 +249,9 @@ impl PgShard {
         let of = |(id, s): (&SessionId, &Session)| (*id, s.start.unwrap_or_else(|| told(id)));
         let floor = self.log.sessions.iter().filter(|(_, s)| !s.is_over()).map(of).collect();
         let mut known = self.ret.known.clone();
-        for (id, session) in self.log.sessions.iter().filter(|(_, s)| s.start.is_some()) {
+        // what members learn here lets Rule: JoinMark be met
+        let told = self.log.sessions.iter().filter(|(_, s)| s.start.is_some() && self.has(Rule::JoinMark));
+        for (id, session) in told {
             let mark = known.entry(*id).or_default();
             *mark = (*mark).max(session.stable);
         }
@@ -276,6 +295,14 @@ impl PgShard {
         end: Option<(u64, u64)>,
     ) -> Result<bool, StoreError> {
         self.ret.busy.remove(&object);
+        // Members forget a session that has ended once no record of it is left: the pieces hold all that it wrote, and a
+        // record of it that is still here must not be applied over what was written later.
+        let mut cut = cut.clone();
+        for (id, session) in &self.log.sessions {
+            if session.is_over() || self.is_gone(*id) {
+                cut.entry(*id).or_insert(None);
+            }
+        }
         let within = |id: &SessionId, seq: Seq| cut.get(id).is_some_and(|upto| upto.is_none_or(|upto| seq <= upto));
         let applied_beyond =
             |e: &super::log::Entry| e.applied && e.record.object == object && !within(&e.record.session, e.record.seq);
@@ -290,7 +317,7 @@ impl PgShard {
         let marks = cut.iter().map(|(id, upto)| (*id, *upto)).collect();
         self.note(store, Delta::Rebuilt(object, marks))?;
         if let Some(log) = self.log.objects.get_mut(&object) {
-            log.applied.clear();
+            log.last_applied.clear();
         }
         self.ret.rebuilt.insert(object);
         self.ret.unreported.insert(object);
@@ -316,8 +343,11 @@ impl PgShard {
 
     /// Is the shard whole, so that it may join once everything is synced? Rule: JoinOwed, JoinNeed.
     pub fn can_join(&self) -> bool {
-        let paid = self.log.sessions.values().all(|s| s.tail() >= s.owed);
-        self.view.pg.active && self.view.is_joining() && self.ret.complete && paid && self.to_rebuild() == 0
+        // one that has ended owes nothing: its records may be gone into rebuilt objects
+        let pays = |(id, s): (&SessionId, &Session)| s.is_over() || self.is_gone(*id) || s.tail() >= s.owed;
+        let paid = self.log.sessions.iter().all(pays) || !self.has(Rule::JoinOwed);
+        let rebuilt = self.to_rebuild() == 0 || !self.has(Rule::JoinNeed);
+        self.view.pg.active && self.view.is_joining() && self.ret.complete && paid && rebuilt
     }
 
     /// The shard is about to join: forgets what was begun. Rule: JoinSync - sync everything, files included, then ask
@@ -350,6 +380,6 @@ impl PgShard {
         let log = self.log.objects.get(&object);
         let direct = log.is_some_and(|log| log.has_direct_before(super::Lsn(u64::MAX), range));
         let pinned = log.is_some_and(|log| log.pins > 0);
-        self.view.is_in_sync() && !direct && !pinned && common_cut(&all).is_ok()
+        self.view.is_in_sync() && !direct && !pinned && common_cut(self.log.rules, &all).is_ok()
     }
 }
