@@ -1,4 +1,4 @@
-//! The developer's commands: `cargo xtask demo`, `cluster`, `test`, `bench`.
+//! The developer's commands: `cargo xtask demo`, `cluster`, `test`, `sim`, `bench`.
 //!
 //! * [`demo`]: the system shown in plain words, from start to a dead and returned OSD.
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
@@ -21,6 +21,7 @@ mod mounts;
 mod netns;
 mod numbers;
 mod process;
+mod sim;
 mod stamp;
 mod testrun;
 mod tree;
@@ -57,6 +58,13 @@ enum Task {
     /// Compares in one run, and keeps a report
     #[command(subcommand)]
     Bench(bench::BenchTask),
+    /// Drives the write protocol through random faults in a simulator; `sim --help` says with what
+    #[command(disable_help_flag = true)]
+    Sim {
+        /// Passed on to the simulator
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// One check of the mounted tests, in a process of its own so that it can be killed
     #[command(hide = true)]
     Check {
@@ -116,6 +124,7 @@ fn run(task: Task) -> Outcome {
         Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),
         Task::Bench(task) => bench::run(task, &interrupt),
+        Task::Sim { args } => sim::run(&args, &interrupt),
         Task::Check { .. } | Task::Stamp(_) | Task::Compare { .. } => unreachable!("handled above"),
     }
 }

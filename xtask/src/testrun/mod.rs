@@ -4,6 +4,7 @@
 //! * [`setup`]: programs that must be installed.
 //! * [`workspace_checks`]: formatting, lints, cargo's tests.
 //! * [`bench`]: the contention bench, for a few seconds.
+//! * [`simulator`]: the write protocol under random faults.
 //! * [`rig`]: a mounted cluster that is taken away whatever happens.
 //! * [`posix`]: our own checks of a mount, each in a process of its own.
 //! * [`programs`], [`sqlite`]: programs that we did not write.
@@ -28,6 +29,7 @@ mod report;
 pub mod rig;
 mod setup;
 mod sick;
+mod simulator;
 mod sqlite;
 mod two_mounts;
 mod workspace_checks;
@@ -50,7 +52,7 @@ pub struct TestArgs {
     /// Smaller sizes and fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Only tests whose group contains this: fmt, clippy, cargo, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
+    /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
     /// clients, two-mounts, kill, sick, crash, input, disk, trefoil, fuzz; with a slash, also a part of the test's name:
     /// fio/randwrite
     filter: Option<String>,
@@ -148,6 +150,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if report.wants("bench") {
         bench::run(report, interrupt)?;
+    }
+    if report.wants("sim") {
+        simulator::run(report, interrupt)?;
     }
     if !needs_system {
         return Ok(());

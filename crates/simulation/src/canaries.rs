@@ -1,0 +1,124 @@
+//! With which walks an invariant breaks when a rule is off.
+
+use crate::walk::{Focus, Run, walk};
+use protocol::{Rule, Rules};
+
+/// Where to look for a rule.
+#[derive(Clone, Copy, Debug)]
+pub enum Canary {
+    /// An invariant breaks within a few walks from this seed on. Should it not, as the code has changed, all focuses are
+    /// searched.
+    Breaks(Focus, u64),
+    /// None does, for this reason.
+    Exempt(&'static str),
+}
+
+/// Walks that are tried from the first seed on.
+const WALKS: u64 = 20;
+/// Walks that are tried in each focus, if those were of no use.
+const WALKS_MAX: u64 = 4000;
+/// Of those, how many before the next focus has its turn.
+const WALKS_AT_ONCE: u64 = 250;
+
+/// Looks for an invariant that breaks under these rules.
+pub fn search(rules: Rules, focus: Focus, seed: u64) -> (Focus, Run) {
+    let run = walk(rules, focus, seed..seed + WALKS, true, |_| true);
+    if run.found.is_some() {
+        return (focus, run);
+    }
+    let mut stuck = None;
+    for from in (1..WALKS_MAX).step_by(WALKS_AT_ONCE as usize) {
+        for focus in Focus::ALL {
+            let run = walk(rules, focus, from..from + WALKS_AT_ONCE, true, |_| true);
+            match &run.found {
+                Some(found) if found.what.starts_with("progress") => stuck = stuck.or(Some((focus, run))),
+                Some(_) => return (focus, run),
+                None => {}
+            }
+        }
+        if stuck.is_some() {
+            break;
+        }
+    }
+    stuck.unwrap_or((focus, run))
+}
+
+/// The canary of a rule.
+pub const fn canary(rule: Rule) -> Canary {
+    use Canary::{Breaks, Exempt};
+    match rule {
+        Rule::AckAll => Breaks(Focus::Mixed, 57),
+        Rule::ReportPrefix => Breaks(Focus::Mixed, 57),
+        Rule::ReportAgain => {
+            Exempt("silent in the model, too: what was reported is held again before later writes can pass it")
+        }
+        Rule::AckJoiner => Breaks(Focus::Joining, 1),
+        Rule::StableDurable => Breaks(Focus::Mixed, 35),
+        Rule::StableJoiner => Breaks(Focus::Mixed, 109),
+        Rule::ResetMarks => Breaks(Focus::Small, 388),
+        Rule::ReplyAid => Breaks(Focus::Joining, 1),
+        Rule::KeepUntilStable => Breaks(Focus::Mixed, 59),
+        Rule::ReleaseStable => Breaks(Focus::Handover, 175),
+        Rule::ReadAttempt => Breaks(Focus::Mixed, 42),
+        Rule::ReadAfter => Breaks(Focus::Mixed, 86),
+        Rule::ReadClock => Breaks(Focus::Stale, 156),
+        Rule::GrantEpoch => Breaks(Focus::Stale, 106),
+        Rule::EpochCheck => Breaks(Focus::Mixed, 43),
+        Rule::Fence => Exempt(
+            "a defence: the end of a dead session fences it at every member, and epochs keep it out of all others",
+        ),
+        Rule::RequestAid => {
+            Exempt("a defence: what an older attach sent is there already, or is kept out by the records before it")
+        }
+        Rule::Pred => Breaks(Focus::Mixed, 125),
+        Rule::ApplyStable => Breaks(Focus::Mixed, 3),
+        Rule::ApplyOrder => Breaks(Focus::Mixed, 2),
+        Rule::RestartSync => Breaks(Focus::Absent, 107),
+        Rule::TrimSynced => Breaks(Focus::Mixed, 1),
+        Rule::TrimOrder => Breaks(Focus::Mixed, 1),
+        Rule::DirtyTrim => Breaks(Focus::Mixed, 174),
+        Rule::DirtyDurable => Breaks(Focus::Small, 90),
+        Rule::DirtyUntrimmed => Breaks(Focus::Mixed, 1),
+        Rule::DirectSync => Breaks(Focus::Small, 5),
+        Rule::DirectCrc => Breaks(Focus::Mixed, 1),
+        Rule::DirectOnce => Breaks(Focus::Mixed, 2),
+        Rule::DirectSettle => Breaks(Focus::Takeover, 188),
+        Rule::DirectHole => Breaks(Focus::Mixed, 47),
+        Rule::DirectJoin => Breaks(Focus::Stale, 63),
+        Rule::IssOnly => Breaks(Focus::Mixed, 41),
+        Rule::IssFloor => Breaks(Focus::Mixed, 3),
+        Rule::Activate => Breaks(Focus::Mixed, 35),
+        Rule::ActiveOnly => Breaks(Focus::Mixed, 10),
+        Rule::LostLeaves => Breaks(Focus::Handover, 175),
+        Rule::BootEpoch => Breaks(Focus::Mixed, 35),
+        Rule::BlankCheck => Breaks(Focus::Mixed, 55),
+        Rule::ExpireEpoch => Breaks(Focus::Joining, 1),
+        Rule::GrantResolved => Breaks(Focus::Return, 67),
+        Rule::RecoverIss => Breaks(Focus::Joining, 1),
+        Rule::RecoverAll => Breaks(Focus::Mixed, 4),
+        Rule::RecoverSync => Breaks(Focus::Handover, 235),
+        Rule::RecoverTouch => Breaks(Focus::Mixed, 4),
+        Rule::RecoverGap => Breaks(Focus::Mixed, 58),
+        Rule::DecideDurable => Breaks(Focus::Takeover, 212),
+        Rule::DecideAll => Breaks(Focus::Mixed, 71),
+        Rule::JoinDrop => Breaks(Focus::Stale, 200),
+        Rule::JoinKeep => Breaks(Focus::Mixed, 127),
+        Rule::JoinAttached => Breaks(Focus::Absent, 117),
+        Rule::JoinOwed => Breaks(Focus::Joining, 1),
+        Rule::JoinBegun => Breaks(Focus::Small, 316),
+        Rule::JoinNeed => Breaks(Focus::Mixed, 7),
+        Rule::JoinMark => Breaks(Focus::Joining, 1),
+        Rule::JoinCut => Breaks(Focus::Return, 134),
+        Rule::JoinApplyWait => Exempt(
+            "a defence: no rebuild may overwrite an applied record that the pieces lack, and pieces are asked of no older cut",
+        ),
+        Rule::JoinFloor => Breaks(Focus::Network, 177),
+        Rule::ReportSynced => Breaks(Focus::Joining, 1),
+        Rule::ReportSame => Breaks(Focus::Small, 123),
+        Rule::JoinSync => Exempt(
+            "a defence: an object that was rebuilt is reported, and for that synced, before the shard asks to join",
+        ),
+        Rule::JoinCas => Breaks(Focus::Small, 749),
+        Rule::JoinClosed => Breaks(Focus::Small, 749),
+    }
+}

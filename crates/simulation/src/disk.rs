@@ -1,0 +1,407 @@
+//! A node's disk: its journal and its fragment files, with what the death of a process and a power loss leave of them.
+//!
+//! Contract: a sector is a tag, its checksum a function of the tag; data that goes through must be made by
+//! [`sector_bytes`]. Journal items are in memory, then flushed (they outlive the process), then synced (they outlive a
+//! power loss). Of a fragment file the bytes reach the page cache at once, checksums and end only with a flush or sync.
+
+use bytes::Bytes;
+use ec_store::pg::shard::{Change, Delta, Item, Lsn, Payload, PgState, Record, Replay, ShardStore, StoreError};
+use protocol::{Gfid, ObjectId, PgId, Profile, Rule, Rules};
+use std::ops::Range;
+
+/// Bytes of a sector, as in the product.
+pub const SECTOR: usize = Profile::SECTOR_BYTES as usize;
+/// Sectors of a fragment that are ever written.
+pub const SECTORS: usize = 4;
+/// Objects, each a file of its own.
+pub const OBJECTS: usize = 2;
+/// What a torn sector holds.
+pub const GARBAGE: u64 = 0xEEEE_EEEE_EEEE_EEEE;
+
+/// Sector tags of one fragment.
+pub type Tags = [u64; SECTORS];
+
+/// The id of an object.
+pub fn object(o: usize) -> ObjectId {
+    ObjectId { gfid: Gfid::of_inode(100 + o as u64), index: 0 }
+}
+
+/// The object of an id.
+pub fn number(object: ObjectId) -> usize {
+    object.gfid.unique() as usize - 100
+}
+
+/// The checksum of a sector; never 0, which stands for a hole.
+pub fn crc(tag: u64) -> u32 {
+    (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 | 1
+}
+
+/// Bytes of neighbouring sectors.
+pub fn sector_bytes(tags: impl ExactSizeIterator<Item = u64>) -> Bytes {
+    let mut bytes = vec![0; tags.len() * SECTOR];
+    for (sector, tag) in bytes.chunks_mut(SECTOR).zip(tags) {
+        sector[..8].copy_from_slice(&tag.to_le_bytes());
+    }
+    bytes.into()
+}
+
+/// The tags of whole sectors.
+pub fn tags_of(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks(SECTOR).map(|sector| u64::from_le_bytes(sector[..8].try_into().expect("8 bytes")))
+}
+
+/// Sectors of a range in bytes, clipped to those there are.
+pub fn sectors(range: Range<u64>) -> Range<usize> {
+    let at = |b: u64| ((b / SECTOR as u64) as usize).min(SECTORS);
+    at(range.start)..at(range.end)
+}
+
+/// A fragment file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct File {
+    /// Bytes.
+    pub tags: Tags,
+    /// Checksums; 0 is a hole.
+    pub crcs: [u32; SECTORS],
+    /// End of user data.
+    pub end: u64,
+}
+
+impl File {
+    /// What a reader sees of a sector; nothing if it fails its checksum.
+    pub fn sector(&self, at: usize) -> Option<u64> {
+        match self.crcs[at] {
+            0 => Some(0),
+            sum if sum == crc(self.tags[at]) => Some(self.tags[at]),
+            _ => None,
+        }
+    }
+
+    /// Where the data of the whole fragment ends, in bytes.
+    pub fn data_end(&self) -> u64 {
+        self.crcs.iter().rposition(|crc| *crc != 0).map_or(0, |at| ((at + 1) * SECTOR) as u64)
+    }
+}
+
+/// A journal item.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    /// A write.
+    Record(Record),
+    /// A change beside writes.
+    Delta(Delta),
+    /// Records before this position may go.
+    Checkpoint(Lsn, PgState),
+}
+
+/// What a sync that has begun will have made durable.
+#[derive(Debug)]
+pub struct Syncing {
+    items: u64,
+    files: [Option<(u32, Option<File>)>; OBJECTS],
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Disk {
+    /// The protocol's rules that hold.
+    pub rules: Rules,
+    /// Journal items with their positions, which count up from 1.
+    pub journal: Vec<(Lsn, Stored)>,
+    next: u64,
+    flushed: u64,
+    synced: u64,
+    /// As the process has it.
+    pub files: [Option<File>; OBJECTS],
+    cache: [Option<File>; OBJECTS],
+    disk: [Option<File>; OBJECTS],
+    /// Counts how often the file was made or deleted.
+    births: [u32; OBJECTS],
+    direct: [bool; OBJECTS],
+    rebuilt: [bool; OBJECTS],
+    /// Records that the journal takes at most.
+    pub records_max: usize,
+    /// There is no space for data.
+    pub full: bool,
+}
+
+impl Disk {
+    /// An empty disk.
+    pub fn new(rules: Rules, records_max: usize) -> Self {
+        Self { rules, records_max, ..Self::default() }
+    }
+
+    /// Appends an item.
+    pub fn push(&mut self, item: Stored) -> Lsn {
+        self.next += 1;
+        self.journal.push((Lsn(self.next), item));
+        Lsn(self.next)
+    }
+
+    /// The position that the next item will have.
+    pub fn next(&self) -> Lsn {
+        Lsn(self.next + 1)
+    }
+
+    /// Records in the journal.
+    pub fn records(&self) -> usize {
+        self.journal.iter().filter(|(_, item)| matches!(item, Stored::Record(_))).count()
+    }
+
+    /// The first record in the journal, whether it counts or was dropped.
+    pub fn oldest(&self) -> Option<Lsn> {
+        self.journal.iter().find(|(_, item)| matches!(item, Stored::Record(_))).map(|(lsn, _)| *lsn)
+    }
+
+    /// Is there anything that the death of the process would take?
+    pub fn is_unflushed(&self) -> bool {
+        self.flushed < self.next
+    }
+
+    /// Is there anything that a power loss would take?
+    pub fn is_unsynced(&self) -> bool {
+        self.synced < self.next || self.files != self.disk
+    }
+
+    /// The end of a turn: tables of rebuilt files first, then the journal.
+    pub fn flush(&mut self) {
+        for o in 0..OBJECTS {
+            if std::mem::take(&mut self.rebuilt[o]) {
+                self.write_table(o);
+            }
+        }
+        self.flushed = self.next;
+    }
+
+    fn write_table(&mut self, o: usize) {
+        if let Some(file) = self.files[o] {
+            self.cache[o] = Some(file);
+        }
+    }
+
+    /// A rebuild has ended: the file's table must outlive the process when the journal says so.
+    pub fn note_rebuilt(&mut self, o: usize) {
+        self.rebuilt[o] = true;
+    }
+
+    /// Begins a sync of what is flushed; `all`: of all files, too.
+    pub fn begin_sync(&mut self, all: bool) -> Syncing {
+        let direct = std::mem::take(&mut self.direct);
+        // Rule: DirectSync
+        let wanted = |o: usize| all || direct[o] && self.rules.on(Rule::DirectSync);
+        let files = std::array::from_fn(|o| wanted(o).then(|| (self.births[o], self.files[o])));
+        Syncing { items: self.flushed, files }
+    }
+
+    /// It has ended well.
+    pub fn end_sync(&mut self, sync: Syncing) {
+        self.synced = self.synced.max(sync.items);
+        for (o, snapshot) in sync.files.into_iter().enumerate() {
+            let Some((birth, file)) = snapshot else { continue };
+            match (file, &mut self.cache[o]) {
+                (None, _) => self.disk[o] = None,
+                (Some(file), Some(cache)) if birth == self.births[o] => {
+                    (cache.crcs, cache.end) = (file.crcs, file.end);
+                    self.disk[o] = Some(file);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// It failed: what it was to make durable may be gone for good.
+    pub fn fail_sync(&mut self, sync: &Syncing) {
+        for o in 0..OBJECTS {
+            self.direct[o] |= sync.files[o].is_some();
+        }
+    }
+
+    /// A checkpoint is durable: items before it and before `upto` go.
+    pub fn trim(&mut self, upto: Lsn, checkpoint: Lsn) {
+        let keep = upto.min(checkpoint);
+        self.journal.retain(|(lsn, _)| *lsn >= keep);
+    }
+
+    /// The process dies.
+    pub fn crash(&mut self) {
+        let flushed = self.flushed;
+        self.journal.retain(|(lsn, _)| lsn.0 <= flushed);
+        self.flushed = self.next;
+        self.files = self.cache;
+        (self.direct, self.rebuilt) = Default::default();
+    }
+
+    /// The machine dies, too. `fate` decides of what was not synced.
+    pub fn power(&mut self, fate: u32) {
+        self.crash();
+        let keep = match fate % 3 {
+            0 => self.synced,
+            1 => self.synced + (self.flushed.saturating_sub(self.synced)) / 2,
+            _ => self.flushed,
+        };
+        self.journal.retain(|(lsn, _)| lsn.0 <= keep);
+        for o in 0..OBJECTS {
+            let mut bits = fate >> (2 + 12 * o);
+            let mut draw = |n: u32| {
+                let x = bits % n;
+                bits /= n;
+                x
+            };
+            self.files[o] = match (self.disk[o], self.cache[o], draw(4)) {
+                (disk, _, 0) => disk,
+                (_, cache, 1) => cache,
+                (None, None, _) => None,
+                (disk, cache, _) => {
+                    let (old, new) = (disk.unwrap_or_default(), cache.unwrap_or_default());
+                    let table = if draw(2) == 0 { old } else { new };
+                    let torn = |at: usize, x: u32| match x {
+                        0 => old.tags[at],
+                        1 => new.tags[at],
+                        _ if old.tags[at] == new.tags[at] => old.tags[at],
+                        _ => GARBAGE,
+                    };
+                    let mut tags = [0; SECTORS];
+                    (0..SECTORS).for_each(|at| tags[at] = torn(at, draw(3)));
+                    Some(File { tags, ..table })
+                }
+            };
+        }
+        (self.cache, self.disk) = (self.files, self.files);
+        self.flushed = self.next;
+        self.synced = self.next;
+    }
+
+    /// Reads the journal again, and checks direct records. Says whether one lacked its bytes.
+    pub fn replay(&mut self, pg: PgId) -> (Replay, bool) {
+        let mut replay = Replay::new(pg).with_rules(self.rules);
+        let last = self.journal.iter().rposition(|(_, s)| matches!(s, Stored::Checkpoint(..)));
+        let upto = match last.map(|at| &self.journal[at].1) {
+            Some(Stored::Checkpoint(upto, _)) => *upto,
+            _ => Lsn(0),
+        };
+        for (at, (lsn, item)) in self.journal.iter().enumerate() {
+            match item {
+                Stored::Record(record) if *lsn >= upto => replay.record(*lsn, record.clone()),
+                Stored::Delta(delta) => replay.delta(delta),
+                Stored::Checkpoint(_, state) if Some(at) == last => replay.checkpoint(state.clone()),
+                _ => {}
+            }
+        }
+        let lacks = |record: &Record| {
+            let Payload::Direct(crcs) = &record.payload else { return false };
+            let Some(file) = self.files[number(record.object)] else { return true };
+            let first = record.offset as usize / SECTOR;
+            crcs.iter().enumerate().any(|(n, sum)| crc(file.tags[first + n]) != *sum)
+        };
+        let mut bad = None;
+        for (lsn, record) in replay.direct() {
+            if lacks(record) {
+                bad = Some(lsn);
+                break;
+            }
+            // Rule: RestartSync - the bytes may be in the page cache only.
+            self.direct[number(record.object)] = true;
+        }
+        if let Some(lsn) = bad {
+            let delta = Delta::CutFrom(lsn);
+            replay.delta(&delta);
+            self.push(Stored::Delta(delta));
+        }
+        (replay, bad.is_some())
+    }
+
+    fn file(&mut self, o: usize) -> &mut File {
+        if self.files[o].is_none() {
+            self.births[o] += 1;
+            (self.files[o], self.cache[o]) = (Some(File::default()), Some(File::default()));
+        }
+        self.files[o].as_mut().expect("just made")
+    }
+
+    fn put(&mut self, o: usize, offset: u64, tags: impl Iterator<Item = u64>) {
+        self.file(o);
+        let first = offset as usize / SECTOR;
+        for (at, tag) in (first..).zip(tags) {
+            for file in [&mut self.files[o], &mut self.cache[o]].into_iter().flatten() {
+                file.tags[at] = tag;
+            }
+        }
+    }
+
+    fn change(&mut self, o: usize, change: &Change<'_>) {
+        let of_data = |data: &Bytes| tags_of(data).map(crc).collect::<Vec<u32>>();
+        match *change {
+            Change::Write { offset, data, logical_end } => {
+                self.put(o, offset, tags_of(data));
+                self.publish(o, offset, &of_data(data), logical_end);
+            }
+            Change::Publish { offset, crcs, logical_end } => self.publish(o, offset, crcs, logical_end),
+            Change::Punch { offset, length, logical_end } => {
+                let file = self.file(o);
+                file.crcs[sectors(offset..offset.saturating_add(length))].fill(0);
+                file.end = file.end.max(logical_end);
+            }
+            Change::Truncate { offset, logical_end } => {
+                let file = self.file(o);
+                file.crcs[sectors(offset..u64::MAX)].fill(0);
+                file.end = logical_end;
+            }
+            Change::Delete => {
+                if self.files[o].is_some() {
+                    self.births[o] += 1;
+                }
+                (self.files[o], self.cache[o]) = (None, None);
+                (self.direct[o], self.rebuilt[o]) = (false, false);
+            }
+            Change::Nothing => {}
+        }
+    }
+
+    fn publish(&mut self, o: usize, offset: u64, crcs: &[u32], logical_end: u64) {
+        let (file, first) = (self.file(o), offset as usize / SECTOR);
+        file.crcs[first..first + crcs.len()].copy_from_slice(crcs);
+        file.end = file.end.max(logical_end);
+    }
+
+    /// What a power loss would leave of a file, at worst.
+    pub fn durable(&self, o: usize) -> Option<File> {
+        self.disk[o]
+    }
+}
+
+impl ShardStore for Disk {
+    fn append(&mut self, _: PgId, item: Item<'_>) -> Result<Lsn, StoreError> {
+        match item {
+            Item::Record(_) if self.full => Err(StoreError::NoSpace),
+            Item::Record(_) if self.records() >= self.records_max => Err(StoreError::JournalFull),
+            Item::Record(record) => Ok(self.push(Stored::Record(record.clone()))),
+            Item::Delta(delta) => Ok(self.push(Stored::Delta(delta.clone()))),
+        }
+    }
+
+    fn is_unwritten(&mut self, _: PgId, object: ObjectId, range: Range<u64>) -> bool {
+        self.files[number(object)].is_none_or(|file| file.crcs[sectors(range)].iter().all(|crc| *crc == 0))
+    }
+
+    fn write_direct(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Bytes) -> Result<Box<[u32]>, StoreError> {
+        if self.full {
+            return Err(StoreError::NoSpace);
+        }
+        let o = number(object);
+        self.put(o, offset, tags_of(data));
+        self.direct[o] = true;
+        Ok(tags_of(data).map(crc).collect())
+    }
+
+    fn apply(&mut self, _: PgId, _: &Profile, object: ObjectId, changes: &[Change<'_>]) -> Result<(), StoreError> {
+        if self.full && changes.iter().any(|c| matches!(c, Change::Write { .. })) {
+            return Err(StoreError::NoSpace);
+        }
+        changes.iter().for_each(|change| self.change(number(object), change));
+        Ok(())
+    }
+
+    fn objects(&mut self, _: PgId) -> Result<Vec<ObjectId>, StoreError> {
+        Ok((0..OBJECTS).filter(|o| self.files[*o].is_some()).map(object).collect())
+    }
+}

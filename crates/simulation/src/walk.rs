@@ -1,0 +1,512 @@
+//! Random walks, their bounds, their end, and how a broken one is made short and readable.
+
+use crate::act::{Act, Fault};
+use crate::world::{Bounds, Check, SESSIONS, World};
+use fastrand::Rng;
+use protocol::Rules;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Steps after the last fault in which everything must come to rest.
+const REST_STEPS_MAX: usize = 30_000;
+
+/// What a long run must have reached.
+pub const STATES: &[&str] = &[
+    "a PG becomes active",
+    "a journal is trimmed",
+    "a live node finds itself marked down",
+    "a member without its unsynced tail stays",
+    "a message arrives late",
+    "a read is started over",
+    "a restart finds a direct record without its bytes",
+    "a session closes",
+    "a session finds itself fenced",
+    "a shard joins the in-sync set",
+    "a shard refuses another attach",
+    "a shard refuses another epoch",
+    "clean end",
+    "object rebuilt before joining",
+    "object rebuilt while joining",
+    "pieces of different cuts are refused",
+    "read",
+    "rebuilt objects are reported",
+    "session resolved",
+    "stable advances",
+];
+
+/// Walks in which all of that is reached for certain.
+pub const WALKS_TO_REACH_ALL: u64 = 5000;
+
+/// What a walk dwells on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// By the seed, any of the others.
+    Any,
+    /// Bounds and faults are drawn freely.
+    Mixed,
+    /// One session, one object, few writes; crashes, power and expiry.
+    Small,
+    /// Shards leave and return, again and again, under one writer.
+    Return,
+    /// Sessions die and others take over.
+    Takeover,
+    /// Connections are lost and messages arrive late.
+    Network,
+    /// Maps are learned late, nodes are silenced, files change hands.
+    Stale,
+    /// Files change hands while power is lost.
+    Handover,
+    /// A shard joins while its writer dies.
+    Joining,
+    /// Power is lost while a shard is away.
+    Absent,
+}
+
+impl Focus {
+    /// Those with bounds of their own.
+    pub const ALL: [Focus; 9] = [
+        Focus::Mixed,
+        Focus::Small,
+        Focus::Return,
+        Focus::Takeover,
+        Focus::Network,
+        Focus::Stale,
+        Focus::Handover,
+        Focus::Joining,
+        Focus::Absent,
+    ];
+
+    /// The focus of this name.
+    pub fn named(name: &str) -> Option<Focus> {
+        let all = Focus::ALL.into_iter().chain([Focus::Any]);
+        all.into_iter().find(|focus| format!("{focus:?}").eq_ignore_ascii_case(name))
+    }
+
+    /// The bounds of a walk.
+    pub fn bounds(self, seed: u64) -> Bounds {
+        let mut rng = Rng::with_seed(seed ^ 0x5EED_B0D5);
+        let focus = match self {
+            Focus::Any => Focus::ALL[rng.usize(0..Focus::ALL.len())],
+            focus => focus,
+        };
+        let most = [2, 2, 3, 3, 1, 3, 2, 2, 1, 1, 1];
+        let mut bounds = Bounds {
+            sessions: 1 + rng.usize(0..SESSIONS),
+            objects: 1 + rng.usize(0..2),
+            writes: 1 + rng.usize(0..6),
+            reads: 12,
+            direct: rng.u8(0..4) > 0,
+            ops: rng.u8(0..4) == 0,
+            warm: rng.u8(0..4) > 0,
+            faults: most.map(|n| if rng.bool() { 1 + rng.u8(0..n) } else { 0 }),
+            steps: 30 + rng.usize(0..450),
+            rate: [2, 8, 20, 60][rng.usize(0..4)],
+            slow: rng.bool(),
+            victim: None,
+            everywhere: false,
+            unsynced: false,
+            trigger: None,
+            absent: None,
+            stale: None,
+            records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
+        };
+        let mut only = |kinds: &[(Fault, u8)]| {
+            bounds.faults = [0; Fault::ALL.len()];
+            kinds.iter().for_each(|(kind, n)| bounds.faults[*kind as usize] = rng.u8(0..=*n));
+            // there is one of the first kind in any case
+            bounds.faults[kinds[0].0 as usize] += 1;
+        };
+        match focus {
+            Focus::Small => {
+                only(&[(Fault::Crash, 2), (Fault::Power, 2), (Fault::Zombie, 1), (Fault::Client, 1), (Fault::Lose, 1)]);
+                (bounds.sessions, bounds.objects, bounds.writes) = (1, 1, 1 + bounds.writes % 3);
+                bounds.warm = true;
+            }
+            Focus::Return => {
+                only(&[(Fault::Crash, 4), (Fault::Power, 2), (Fault::Down, 3), (Fault::Lose, 1), (Fault::Client, 1)]);
+                (bounds.sessions, bounds.warm) = (1 + bounds.sessions % 2, true);
+                bounds.writes += 3;
+            }
+            Focus::Takeover => {
+                only(&[(Fault::Zombie, 2), (Fault::Client, 2), (Fault::Crash, 2), (Fault::Power, 1), (Fault::Down, 1)]);
+                (bounds.sessions, bounds.objects) = (SESSIONS, 1);
+            }
+            Focus::Network => {
+                only(&[(Fault::Drop, 3), (Fault::Reset, 4), (Fault::Crash, 2), (Fault::Down, 1), (Fault::Power, 1)]);
+                bounds.slow = true;
+            }
+            Focus::Stale => {
+                only(&[(Fault::Down, 3), (Fault::Zombie, 2), (Fault::Client, 1), (Fault::Reset, 2)]);
+                (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
+                bounds.stale = Some((rng.usize(0..2), rng.usize(0..2)));
+                bounds.victim = bounds.stale.map(|(node, _)| node);
+                (bounds.reads, bounds.steps) = (30, bounds.steps + 200);
+            }
+            Focus::Handover => {
+                only(&[(Fault::Power, 2), (Fault::Crash, 1), (Fault::Reset, 2), (Fault::Zombie, 1)]);
+                (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
+                (bounds.writes, bounds.reads) = (bounds.writes + 2, 4);
+                (bounds.everywhere, bounds.unsynced) = (rng.bool(), rng.bool());
+            }
+            Focus::Joining => {
+                only(&[(Fault::Power, 0), (Fault::Crash, 1), (Fault::Client, 1), (Fault::Zombie, 1), (Fault::Down, 1)]);
+                (bounds.sessions, bounds.objects, bounds.warm) = (1 + rng.usize(0..2), 1, true);
+                (bounds.writes, bounds.reads, bounds.rate) = (bounds.writes + 2, 4, 20);
+                (bounds.unsynced, bounds.victim) = (rng.bool(), Some(rng.usize(0..3)));
+                let triggers = ["a shard joins the in-sync set", "object rebuilt while joining", "a PG becomes active"];
+                bounds.trigger = Some(triggers[rng.usize(0..3)]);
+            }
+            Focus::Absent => {
+                only(&[(Fault::Power, 3), (Fault::Crash, 2), (Fault::Down, 1)]);
+                (bounds.sessions, bounds.objects, bounds.warm) = (1, 1 + rng.usize(0..2), true);
+                (bounds.rate, bounds.reads) = (20, 4);
+                if rng.bool() {
+                    bounds.absent = Some(rng.usize(0..3));
+                } else {
+                    (bounds.victim, bounds.trigger) = (Some(rng.usize(0..3)), Some("rebuilt objects are reported"));
+                }
+            }
+            Focus::Any | Focus::Mixed => {}
+        }
+        if bounds.sessions > 1 {
+            // Journals that are full of several sessions' records may wait for each other: nothing here solves that.
+            bounds.records_max = 64;
+        }
+        bounds
+    }
+}
+
+/// A broken invariant and the steps that lead to it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The invariant's name, and how it broke.
+    pub what: String,
+    /// Of the walk.
+    pub seed: u64,
+    /// What was done.
+    pub trace: Vec<Act>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// Walks.
+    pub walks: u64,
+    /// Steps in all.
+    pub steps: u64,
+    /// What was reached, and how often.
+    pub covered: BTreeMap<&'static str, u64>,
+    /// The first broken invariant.
+    pub found: Option<Found>,
+}
+
+fn mix(seed: u64, x: u64) -> u64 {
+    let x = (seed ^ x.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x ^ x >> 31
+}
+
+/// What tells kinds of steps, and steps at different places, apart.
+fn shape(act: &Act) -> (u64, u64) {
+    use Act::*;
+    let kind = |n: u64| (n, n * 64);
+    let at = |n: u64, a: usize, b: usize| (n, n * 64 + (a * 8 + b) as u64);
+    match *act {
+        Open => kind(1),
+        Close { s } => at(2, s, 0),
+        Learn { s, .. } => at(3, s, 0),
+        Ask { s, o } => at(4, s, o),
+        GiveBack { s, o } => at(5, s, o),
+        Write { s, o, .. } => at(6, s, o),
+        Read { s, .. } => at(7, s, 0),
+        Fsync { s } => at(8, s, 0),
+        Tick { s } => at(9, s, 0),
+        Request { s, i } => at(10, s, i),
+        LateRequest { s, i } => at(11, s, i),
+        Reply { s, i } => at(12, s, i),
+        LateReply { s, i } => at(13, s, i),
+        Turn { i } => at(14, 0, i),
+        Sync { i } => at(15, 0, i),
+        Synced { i } => at(16, 0, i),
+        Apply { i } => at(17, 0, i),
+        Trim { i } => at(18, 0, i),
+        TrimOn { i } => at(19, 0, i),
+        Start { i } => at(20, 0, i),
+        NodeLearn { i, .. } => at(21, 0, i),
+        Tell { i } => at(22, 0, i),
+        Hear { i } => at(23, 0, i),
+        Way { i } => at(24, 0, i),
+        Serve { i } => at(25, 0, i),
+        ServeLate { .. } => kind(26),
+        Coordinate => kind(27),
+        Question { .. } => kind(28),
+        Answer { i } => at(29, 0, i),
+        HearAnswer { .. } => kind(30),
+        MonitorTick => kind(31),
+        MdsLearn => kind(32),
+        MarkDown { i } => at(33, 0, i),
+        Expire { s } => at(34, s, 0),
+        Freed { i } => at(35, 0, i),
+        Timeout { s, i } => at(36, s, i),
+        _ => kind(37),
+    }
+}
+
+/// Each kind of step has its own weight, and in some walks some links, nodes and disks are slow.
+fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
+    let (kind, place) = shape(act);
+    let stale = |act: &Act, (node, session): (usize, usize)| match act {
+        Act::NodeLearn { i, .. } => *i == node,
+        Act::Learn { s, .. } => *s == session,
+        _ => false,
+    };
+    let absent = |act: &Act| matches!(act, Act::Start { i } if Some(*i) == bounds.absent);
+    if bounds.stale.is_some_and(|who| stale(act, who)) || absent(act) {
+        return 1;
+    }
+    if bounds.slow && kind != 14 && mix(seed, place + 1000).is_multiple_of(8) {
+        return 1;
+    }
+    if bounds.unsynced && matches!(act, Act::Synced { .. }) {
+        return 40;
+    }
+    let weight = [100, 400, 1000, 3000][(mix(seed, kind) % 4) as usize];
+    // the end of a turn follows soon, and what never stops being possible comes seldom
+    match act {
+        Act::Turn { .. } => 3000,
+        Act::Tick { .. } | Act::MonitorTick | Act::Close { .. } | Act::Coordinate => weight / 10,
+        _ => weight,
+    }
+}
+
+/// Is a fault among those that a walk dwells on?
+fn fits(bounds: &Bounds, fault: Act) -> bool {
+    let (victim, stale) = (bounds.victim, bounds.stale.map(|(_, session)| session));
+    match fault {
+        Act::Power { i, .. } => !bounds.everywhere && victim.is_none_or(|v| v == i),
+        Act::Crash { i } | Act::MarkDown { i } => victim.is_none_or(|v| v == i),
+        Act::Expire { s } => stale.is_none_or(|only| only == s),
+        _ => true,
+    }
+}
+
+struct Walker {
+    world: World,
+    seed: u64,
+    rng: Rng,
+    acts: Vec<Act>,
+    trace: Vec<Act>,
+}
+
+impl Walker {
+    fn new(rules: Rules, bounds: Bounds, seed: u64) -> Self {
+        let world = World::new(rules, bounds);
+        Self { world, seed, rng: Rng::with_seed(seed), acts: Vec::new(), trace: Vec::new() }
+    }
+
+    fn step(&mut self, act: Act) -> Check {
+        self.trace.push(act);
+        self.world.step(act)
+    }
+
+    fn go(&mut self) -> Check {
+        begin(&mut self.world)?;
+        for _ in 0..self.world.bounds.steps {
+            self.world.acts(&mut self.acts);
+            let Some(act) = self.pick() else { break };
+            let act = act.with(self.rng.u32(..));
+            self.step(act)?;
+        }
+        rest(&mut self.world, &mut self.rng, &mut self.acts, &mut self.trace)
+    }
+
+    fn pick(&mut self) -> Option<Act> {
+        let world = &self.world;
+        let soon = world.bounds.trigger.is_some_and(|what| world.covered.get(what).is_some_and(|n| *n > 1));
+        let rate = if soon { 80 } else { world.bounds.rate };
+        if world.left.iter().any(|n| *n > 0) && self.rng.usize(0..1000) < rate {
+            let faults: Vec<(Fault, Act)> = self
+                .acts
+                .iter()
+                .filter_map(|act| Some((world.fault(*act)?, *act)))
+                .filter(|f| fits(&world.bounds, f.1))
+                .collect();
+            let mut kinds: Vec<Fault> = faults.iter().map(|(fault, _)| *fault).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            if !kinds.is_empty() {
+                let kind = kinds[self.rng.usize(0..kinds.len())];
+                let of_kind: Vec<Act> = faults.iter().filter(|(k, _)| *k == kind).map(|(_, act)| *act).collect();
+                return Some(of_kind[self.rng.usize(0..of_kind.len())]);
+            }
+        }
+        self.acts.retain(|act| world.fault(*act).is_none());
+        let weights: Vec<u64> = self.acts.iter().map(|act| weight(&world.bounds, self.seed, act)).collect();
+        let sum: u64 = weights.iter().sum();
+        if sum == 0 {
+            return None;
+        }
+        let mut x = self.rng.u64(0..sum);
+        let at = weights.iter().position(|w| {
+            x < *w || {
+                x -= w;
+                false
+            }
+        })?;
+        Some(self.acts[at])
+    }
+}
+
+/// The start that all walks have in common: nodes boot, the PG becomes active, and a warm one has a session attached
+/// that holds all leases.
+fn begin(world: &mut World) -> Check {
+    let left = std::mem::take(&mut world.left);
+    let mut acts = Vec::new();
+    let is_first = |act: &Act, warm: bool| match act {
+        Act::Start { .. } | Act::Hear { .. } | Act::NodeLearn { .. } | Act::Tell { .. } | Act::MdsLearn => true,
+        Act::Turn { .. } | Act::Request { .. } | Act::Reply { .. } | Act::Learn { .. } => true,
+        Act::Open => warm,
+        Act::Ask { .. } => warm,
+        _ => false,
+    };
+    for _ in 0..200 {
+        world.acts(&mut acts);
+        let warm = world.bounds.warm && world.map().view.active;
+        let next =
+            acts.iter().copied().find(|act| is_first(act, warm && (*act != Act::Open || world.clients.is_empty())));
+        let Some(act) = next else { break };
+        world.step(act)?;
+        if act == Act::Open {
+            let now = world.now;
+            world.clients[0].machine.want_attached(now);
+            world.pump(0)?;
+        }
+    }
+    assert!(world.map().view.active, "a plain start");
+    world.left = left;
+    Ok(())
+}
+
+/// Faults stop: everything must come to rest, whole.
+fn rest(world: &mut World, rng: &mut Rng, acts: &mut Vec<Act>, trace: &mut Vec<Act>) -> Check {
+    world.left = Default::default();
+    for n in 0..REST_STEPS_MAX {
+        world.acts(acts);
+        acts.retain(|act| {
+            !matches!(
+                act,
+                Act::Write { .. }
+                    | Act::Read { .. }
+                    | Act::Ask { .. }
+                    | Act::Open
+                    | Act::LateRequest { .. }
+                    | Act::LateReply { .. }
+                    | Act::ServeLate { .. }
+                    | Act::Close { .. }
+            ) && !matches!(act, Act::MarkDown { i } if !world.nodes[*i].run)
+        });
+        if (n % 8 == 0 || acts.is_empty()) && world.is_over() {
+            world.cover("clean end");
+            return world.check_end();
+        }
+        if acts.is_empty() {
+            break;
+        }
+        let act = acts[rng.usize(0..acts.len())].with(rng.u32(..));
+        trace.push(act);
+        world.step(act)?;
+    }
+    Err(format!("progress: no rest: {}; possible: {acts:?}", world.standing()))
+}
+
+fn guarded(f: impl FnOnce() -> Check) -> Check {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| cause.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(format!("assertion: {}", text.unwrap_or_default()))
+    })
+}
+
+/// Walks until an invariant breaks, or `go_on` says no. With `safety` a broken `progress` counts only if nothing else
+/// breaks.
+pub fn walk(
+    rules: Rules,
+    focus: Focus,
+    seeds: impl Iterator<Item = u64>,
+    safety: bool,
+    mut go_on: impl FnMut(&Run) -> bool,
+) -> Run {
+    let mut run = Run::default();
+    for seed in seeds {
+        if !go_on(&run) {
+            break;
+        }
+        let mut walker = Walker::new(rules, focus.bounds(seed), seed);
+        let result = guarded(|| walker.go());
+        (run.walks, run.steps) = (run.walks + 1, run.steps + walker.trace.len() as u64);
+        std::mem::take(&mut walker.world.covered)
+            .into_iter()
+            .for_each(|(what, n)| *run.covered.entry(what).or_default() += n);
+        let Err(what) = result else { continue };
+        let stuck = safety && what.starts_with("progress");
+        if !stuck || run.found.is_none() {
+            run.found = Some(Found { what, seed, trace: walker.trace });
+        }
+        if !stuck {
+            break;
+        }
+    }
+    run
+}
+
+/// Does the steps that are possible, in order, then comes to rest. Gives what broke, the steps taken, and the notes.
+fn replay(rules: Rules, bounds: Bounds, trace: &[Act], notes: bool) -> (Check, Vec<Act>, Vec<String>) {
+    let mut world = World::new(rules, bounds);
+    let (mut taken, mut acts) = (Vec::new(), Vec::new());
+    let result = guarded(|| {
+        begin(&mut world)?;
+        world.notes = notes.then(Vec::new);
+        for (n, &act) in trace.iter().enumerate() {
+            world.acts(&mut acts);
+            if !acts.iter().any(|possible| possible.is_like(act)) {
+                continue;
+            }
+            taken.push(act);
+            world.note(|| format!("{n:4} {act}"));
+            world.step(act)?;
+        }
+        world.note(|| "     the faults end, and everything may come to rest".to_owned());
+        rest(&mut world, &mut Rng::with_seed(1), &mut acts, &mut Vec::new())
+    });
+    (result, taken, world.notes.unwrap_or_default())
+}
+
+fn name(what: &str) -> &str {
+    what.split(':').next().unwrap_or("")
+}
+
+/// Removes steps while the same invariant still breaks; gives the shortest trace found and its story.
+pub fn shrink(rules: Rules, focus: Focus, found: &Found) -> (Found, Vec<String>) {
+    let bounds = focus.bounds(found.seed);
+    let broken = |trace: &[Act]| {
+        let (result, taken, _) = replay(rules, bounds, trace, false);
+        result.err().filter(|what| name(what) == name(&found.what)).map(|what| (what, taken))
+    };
+    let (mut what, mut trace) = match broken(&found.trace) {
+        Some(whole) => whole,
+        None => return (found.clone(), vec!["it does not break again in a replay".to_owned()]),
+    };
+    let mut size = trace.len().div_ceil(2);
+    while size > 0 {
+        let (mut at, before) = (0, trace.len());
+        while at < trace.len() {
+            let shorter = [&trace[..at], &trace[(at + size).min(trace.len())..]].concat();
+            match broken(&shorter) {
+                Some((w, t)) if t.len() < trace.len() => (what, trace) = (w, t),
+                _ => at += size,
+            }
+        }
+        size = if size == 1 && trace.len() < before { 1 } else { size / 2 };
+    }
+    let (_, _, notes) = replay(rules, bounds, &trace, true);
+    (Found { what, seed: found.seed, trace }, notes)
+}
