@@ -279,7 +279,7 @@ impl World {
             questions: Vec::new(),
             answers: Vec::new(),
             strays: Vec::new(),
-            leases: Leases::new(LeaseConfig { rules, ..LeaseConfig::default() }),
+            leases: Leases::new(LeaseConfig { rules, ..LeaseConfig::default() }, 0),
             mds_known: 0,
             grant_epoch: [0; OBJECTS],
             nodes: std::array::from_fn(node),
