@@ -9,7 +9,7 @@ use clap::Parser;
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::model;
-use crate::report::{self, Material};
+use crate::report::{self, Material, Origin};
 use crate::runner;
 use crate::scenario::{Cell, Scenario};
 use crate::table::Samples;
@@ -29,6 +29,9 @@ struct Args {
     /// Directory to write to; benches/runs/<date>-<name> unless given
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Writes the report of an earlier run again, from its raw data and the scenario
+    #[arg(long, conflicts_with_all = ["out", "name"])]
+    again: Option<PathBuf>,
     /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -58,25 +61,31 @@ fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
         None => home.join("scenarios").join(if args.quick { "smoke.toml" } else { "lcam-paper.toml" }),
     };
     let scenario = Scenario::load(&file)?;
+    if let Some(dir) = &args.again {
+        let (origin, mut samples) = report::read(dir)?;
+        samples.sort_as(&scenario.cells()?);
+        write(dir, &origin, &scenario, &samples)?;
+        return Ok(dir.clone());
+    }
     let name = args.name.clone().unwrap_or_else(|| scenario.name.clone());
     let dir = args.out.clone().unwrap_or_else(|| machine::free_dir(&home.join("runs"), &name));
-    let machine = Machine::look();
-    let begin = Instant::now();
+    let (machine, begin) = (Machine::look(), Instant::now());
     let samples = measure(&scenario)?;
-    println!("model: computing");
-    let model = model::chapter(&scenario, &samples)?;
-    let material = Material {
-        name: &name,
-        command,
-        scenario: &scenario,
-        machine: &machine,
+    let origin = Origin {
+        name,
+        command: command.to_owned(),
+        machine,
         load_after: machine::load_average(),
         seconds: begin.elapsed().as_secs_f64(),
-        samples: &samples,
-        model: Some(model),
     };
-    report::write(&dir, &material)?;
+    write(&dir, &origin, &scenario, &samples)?;
     Ok(dir)
+}
+
+fn write(dir: &Path, origin: &Origin, scenario: &Scenario, samples: &Samples) -> Result<(), BenchError> {
+    println!("model: computing");
+    let model = Some(model::chapter(scenario, samples)?);
+    report::write(dir, &Material { origin, scenario, samples, model })
 }
 
 /// All cells; within each run of a cell the mappings take turns, so that what else the machine does falls on all of them.

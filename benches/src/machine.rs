@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine and the code.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     /// The commit, shortened.
     pub commit: String,
@@ -155,12 +155,16 @@ mod tests {
         started.recv().expect("the thread runs");
         // The kernel adds up a thread's time when it stops running, which may be a moment after it has sent.
         let mut used = thread_cpu_ns("look", 2);
-        while used[1] == 0 {
-            std::thread::yield_now();
+        for _ in 0..1000 {
+            if used[1] > 0 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
             used = thread_cpu_ns("look", 2);
         }
         done.send(()).expect("the thread waits");
         thread.expect("a thread").join().expect("no panic");
         assert_eq!(used[0], 0);
+        assert!(used[1] > 0, "no CPU time was seen for a thread that has worked");
     }
 }

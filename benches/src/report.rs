@@ -8,11 +8,12 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 use crate::figures::{self, Drawn};
 use crate::machine::{Machine, size_name};
+use crate::runner::Sample;
 use crate::scenario::Scenario;
 use crate::stats::{ratio, spread};
 use crate::table::{Key, Row, Samples, rounded};
@@ -21,17 +22,41 @@ use crate::targets::{self, Verdict};
 /// Largest file of raw data.
 pub(crate) const RAW_BYTES_MAX: usize = 1 << 20;
 
-/// What a report is made of.
-pub(crate) struct Material<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) command: &'a str,
-    pub(crate) scenario: &'a Scenario,
-    pub(crate) machine: &'a Machine,
+/// How a run came about; kept as `run.json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Origin {
+    pub(crate) name: String,
+    pub(crate) command: String,
+    pub(crate) machine: Machine,
     pub(crate) load_after: f64,
     pub(crate) seconds: f64,
+}
+
+/// What a report is made of.
+pub(crate) struct Material<'a> {
+    pub(crate) origin: &'a Origin,
+    pub(crate) scenario: &'a Scenario,
     pub(crate) samples: &'a Samples,
     /// What the model says; words, tables and figures.
     pub(crate) model: Option<crate::model::Chapter>,
+}
+
+/// Reads back what [`write`] kept of a run.
+///
+/// # Errors
+/// When a file is missing or not what was written.
+pub(crate) fn read(dir: &Path) -> Result<(Origin, Samples), BenchError> {
+    let text = |path: &Path| fs::read_to_string(path).map_err(BenchError::file(path));
+    let origin = serde_json::from_str(&text(&dir.join("run.json"))?)?;
+    let raw = dir.join("raw");
+    let entries = fs::read_dir(&raw).map_err(BenchError::file(&raw))?;
+    let mut samples = Samples::default();
+    for entry in entries {
+        let path = entry.map_err(BenchError::file(&raw))?.path();
+        let some: Vec<Sample> = serde_json::from_str(&text(&path)?)?;
+        samples.all.extend(some);
+    }
+    Ok((origin, samples))
 }
 
 /// A row of `summary.json` from a value and that of the mapping it is compared with.
@@ -76,6 +101,7 @@ pub(crate) fn write(dir: &Path, material: &Material<'_>) -> Result<(), BenchErro
     let mut rows = material.samples.rows();
     rows.extend(material.model.iter().flat_map(|model| model.rows()));
     put(&dir.join("summary.json"), &lines(&rows)?)?;
+    put(&dir.join("run.json"), &serde_json::to_string_pretty(material.origin)?)?;
     let raw = write_raw(&dir.join("raw"), material)?;
     put(&dir.join("report.md"), &text(material, &drawn, &raw))
 }
@@ -154,11 +180,11 @@ fn shortened(value: serde_json::Value) -> serde_json::Value {
 }
 
 fn text(material: &Material<'_>, drawn: &[Drawn], raw: &[String]) -> String {
-    let Material { name, command, scenario, machine, samples, .. } = material;
+    let Material { origin, scenario, samples, .. } = material;
     let mut out = String::new();
-    let _ = writeln!(out, "# Contention: {name}\n");
-    head(&mut out, command, machine, material.load_after);
-    let _ = writeln!(out, "* {:.0} s in all", material.seconds);
+    let _ = writeln!(out, "# Contention: {}\n", origin.name);
+    head(&mut out, &origin.command, &origin.machine, origin.load_after);
+    let _ = writeln!(out, "* {:.0} s in all", origin.seconds);
     let _ = writeln!(
         out,
         "* Each cell: {} ms of warm-up, {} ms or more measured, {} runs, all mappings in turn; tables show medians",

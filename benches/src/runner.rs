@@ -13,13 +13,14 @@ use bytes::Bytes;
 use messenger::sync::block_on;
 use messenger::{ConnectConfig, Connection, Handle, ListenConfig, Listener, NoService, Runtime, RuntimeConfig};
 use protocol::ClusterId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 use crate::load::{self, Phase, PhaseCell, Tally};
 use crate::machine;
 use crate::scenario::{Cell, Mode, Scenario, Variant};
 use crate::server::{self, Request, Work};
+use crate::targets::LOCKS;
 use crate::telemetry::{self, ConnectionCounters};
 
 /// Time between two looks at the workers' counters: a few turns of a busy worker.
@@ -32,7 +33,7 @@ const GREETING_MAX: Duration = Duration::from_secs(30);
 const SERVER: &str = "bench";
 
 /// What one run counted.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Sample {
     pub(crate) scenario: String,
     pub(crate) mode: Mode,
@@ -53,13 +54,13 @@ pub(crate) struct Sample {
     pub(crate) dropped: u64,
     pub(crate) workers: Vec<WorkerSample>,
     pub(crate) connections: Vec<ConnectionSample>,
-    /// Events per poll of each worker in each [`LOOK`].
-    #[serde(skip)]
+    /// Events per poll of each worker in each [`LOOK`]; kept where a figure shows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) batches: Vec<Vec<f64>>,
 }
 
 /// What one worker did in the measured time.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct WorkerSample {
     /// Megabytes of data handled, both directions.
     pub(crate) mb: f64,
@@ -73,7 +74,7 @@ pub(crate) struct WorkerSample {
 }
 
 /// What one connection did in the measured time.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ConnectionSample {
     pub(crate) ops: u64,
     /// Time that workers waited for its lock.
@@ -259,6 +260,7 @@ fn sample(
     tally: &Tally,
 ) -> Sample {
     let seconds = after.at.duration_since(before.at).as_secs_f64();
+    let shown = cell.scenario().starts_with(LOCKS.0) && cell.block_bytes == LOCKS.1;
     let ops = tally.data.count();
     let ops_per_s = ops as f64 / seconds;
     let share = |ns: u64| ns as f64 / 1e9 / seconds;
@@ -296,6 +298,6 @@ fn sample(
         dropped: tally.dropped,
         workers: workers.collect(),
         connections: connections.collect(),
-        batches,
+        batches: if shown { batches } else { Vec::new() },
     }
 }

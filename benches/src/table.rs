@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::report::RowOf;
 use crate::runner::Sample;
-use crate::scenario::Mode;
+use crate::scenario::{Cell, Mode};
 use crate::stats::{median, spread};
 
 /// A number that each sample has, with its name and unit.
@@ -72,6 +72,17 @@ impl Samples {
             }
         }
         keys
+    }
+
+    /// Puts samples that were read back into the order of measuring.
+    pub(crate) fn sort_as(&mut self, cells: &[Cell]) {
+        self.all.sort_by_cached_key(|sample| {
+            let same = |cell: &Cell| cell.scenario() == sample.scenario && cell.block_bytes == sample.block_bytes;
+            let at = cells.iter().position(same);
+            let variants = at.map(|at| &cells[at].variants);
+            let variant = variants.and_then(|all| all.iter().position(|variant| variant.name() == sample.mapping));
+            (at, sample.run, variant)
+        });
     }
 
     /// Mappings in the order of their first sample, of one scenario or of all.

@@ -356,7 +356,11 @@ impl<'a> Sim<'a> {
                         return;
                     }
                 }
-                Stage::Batch => self.next_of_batch(worker),
+                Stage::Batch => {
+                    if self.next_of_batch(worker) {
+                        return;
+                    }
+                }
                 Stage::Hold(connection, count, passes) => {
                     if self.hold(worker, connection, count, passes) {
                         return;
@@ -392,14 +396,15 @@ impl<'a> Sim<'a> {
         !w.batch.is_empty()
     }
 
-    fn next_of_batch(&mut self, worker: usize) {
+    /// Turns to the next connection of the batch; true if the worker waits for its lock.
+    fn next_of_batch(&mut self, worker: usize) -> bool {
         let Some(index) = self.workers[worker].batch.pop_front() else {
             self.workers[worker].stage = Stage::Tasks;
-            return;
+            return false;
         };
         let connection = &mut self.connections[index];
         if !connection.workers.contains(&WorkerIndex(worker)) {
-            return; // it was taken away meanwhile; the others have seen the same message
+            return false; // it was taken away meanwhile; the others have seen the same message
         }
         if !connection.held {
             connection.held = true;
@@ -409,7 +414,9 @@ impl<'a> Sim<'a> {
         } else {
             connection.waiting.push_back(worker);
             self.workers[worker].stage = Stage::Wait(index, self.now);
+            return true;
         }
+        false
     }
 
     /// Dispatches the next message, or lets go; true if that takes time.

@@ -71,6 +71,22 @@ fn only_shared_workers_wait_for_locks() {
 }
 
 #[test]
+fn no_mapping_serves_more_than_its_workers_can() {
+    let traffics = [Traffic::Even { in_flight: 4 }, Traffic::Roles { heavy_every: 4, in_flight: 16, ping_ms: 20 }];
+    for traffic in traffics {
+        for mapping in ALL {
+            for locked_us in [20.0, 500.0, 1000.0] {
+                let mut plan = plan(mapping, traffic, 4, 16);
+                plan.cell.times.locked_us_per_message = locked_us;
+                plan.cell.times.free_us_per_message = 1000.0 - locked_us;
+                let outcome = simulate(&plan);
+                assert!(outcome.ops_per_s <= 4050.0, "{mapping}, {locked_us} us: {} ops/s of 4000", outcome.ops_per_s);
+            }
+        }
+    }
+}
+
+#[test]
 fn the_same_plan_gives_the_same_outcome() {
     let traffics = [
         Traffic::Zipf { exponent: 1.0, in_flight: 16, seed: 3 },
