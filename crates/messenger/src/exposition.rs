@@ -3,8 +3,10 @@
 //! Contract: every sample stands under a HELP (what it is) and a TYPE line of its name; names say their unit; each name
 //! appears once, however many runtimes are told of. Pure: from reports to text.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::connections::ListenerStats;
 use crate::counters::{POLL_EVENTS_BOUNDS, WorkerStats};
 use crate::frame::FrameError;
 use crate::telemetry::{LOCK_FIGURES, Rule, TelemetryReport, Unit};
@@ -23,6 +25,7 @@ pub fn render(reports: &[TelemetryReport]) -> String {
         }
     }
     polls(&mut text, reports);
+    sessions(&mut text, reports);
     let help = "Frames refused, by reason.";
     let mut family = text.family("trefoil_worker_", "frame_errors", Unit::Count, Rule::Counter, help);
     for (report, index, worker) in each_worker(reports) {
@@ -61,6 +64,28 @@ fn each_worker(reports: &[TelemetryReport]) -> impl Iterator<Item = (&TelemetryR
     reports.iter().flat_map(|report| {
         report.workers.iter().enumerate().map(move |(index, worker)| (report, index.to_string(), worker))
     })
+}
+
+/// Sessions by mapping. What single connections did is not here: their number has no bound. It is in the figures of
+/// workers and of the lock "connection driver", which do not fall when a connection ends.
+fn sessions(text: &mut Text, reports: &[TelemetryReport]) {
+    type Figure = (&'static str, &'static str, fn(&ListenerStats) -> u64);
+    let figures: [Figure; 2] = [
+        ("sessions", "Sessions that listeners with this mapping have.", |listener| listener.sessions),
+        ("seats", "Workers that serve a session, over all sessions.", |listener| listener.seats),
+    ];
+    for (name, help, get) in figures {
+        let mut family = text.family("trefoil_listener_", name, Unit::Count, Rule::Gauge, help);
+        for report in reports {
+            let mut sums = BTreeMap::new();
+            for listener in &report.listeners {
+                *sums.entry(listener.placement.mapping).or_insert(0) += get(listener);
+            }
+            for (mapping, sum) in sums {
+                family.sample(&[("role", &report.name), ("mapping", mapping.name())], sum);
+            }
+        }
+    }
 }
 
 /// The one histogram: buckets, sum and count of one name.
@@ -141,6 +166,7 @@ fn escaped(label: &str) -> String {
 mod tests {
     use super::*;
     use crate::lock::LockStats;
+    use placement::threads::{Mapping, PlacementConfig};
     use std::collections::HashMap;
 
     fn sample_reports() -> Vec<TelemetryReport> {
@@ -148,8 +174,17 @@ mod tests {
         worker.poll_classes[1] = 2;
         worker.poll_classes[10] = 1;
         let lock = LockStats { name: "a \"b\"\\".into(), acquisitions: 3, wait_ns: 10, ..LockStats::default() };
+        let listener = |id| ListenerStats {
+            id,
+            addr: ([127, 0, 0, 1], 1).into(),
+            placement: PlacementConfig::new(Mapping::Lcam),
+            sessions: 2,
+            seats: 3,
+            connections: Vec::new(),
+        };
         let report = TelemetryReport {
             name: "osd.0".into(),
+            listeners: vec![listener(1), listener(2)],
             locks: vec![lock],
             workers: vec![worker.clone(), worker],
             ..TelemetryReport::default()
@@ -197,6 +232,8 @@ mod tests {
             "trefoil_worker_poll_events_bucket{role=\"osd.0\",worker=\"0\",le=\"1\"} 2",
             "trefoil_worker_poll_events_bucket{role=\"osd.0\",worker=\"0\",le=\"+Inf\"} 3",
             "trefoil_worker_poll_events_sum{role=\"osd.0\",worker=\"0\"} 5",
+            "trefoil_listener_sessions{role=\"osd.0\",mapping=\"lcam\"} 4",
+            "trefoil_listener_seats{role=\"mds\",mapping=\"lcam\"} 6",
             "trefoil_worker_poll_events_count{role=\"osd.0\",worker=\"0\"} 3",
         ] {
             assert!(text.lines().any(|found| found == line), "`{line}` is not in:\n{text}");

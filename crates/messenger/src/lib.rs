@@ -42,6 +42,7 @@ mod blocking;
 pub mod buffer;
 mod channel;
 mod connection;
+mod connections;
 mod counters;
 mod driver;
 pub mod exposition;
@@ -70,17 +71,17 @@ mod worker;
 pub use blocking::JobFailed;
 pub use channel::Gone;
 pub use connection::{Call, Connection};
+pub use connections::{CONNECTIONS_REPORTED_MAX, ConnectionStats, ListenerStats, SEATS_REPORTED_MAX, SeatStats};
 pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use handshake::Refusal;
 pub use listener::Listener;
-pub use placement::threads::{LcamRule, Mapping, MappingError, MaxEvents, PlacementConfig};
+pub use placement::threads::{Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig};
 pub use runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
 pub use service::{
     CallError, CloseReason, ConnState, ConnectConfig, ListenConfig, ListenError, NoService, PeerInfo, Service,
     SessionConfig, StateEvent,
 };
-pub use station::{ConnectionStats, SeatStats};
 pub use task::TaskHandle;
 pub use telemetry::TelemetryReport;
 pub use timer::{Elapsed, Sleep};

@@ -19,6 +19,7 @@ use placement::threads::{Mapping, MappingError, NewConnection, PlacementConfig, 
 use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::connections::{ConnectionStats, ListenerStats};
 use crate::driver::{self, Accepted};
 use crate::handshake::{self, HandshakeError, Hello, Refusal};
 use crate::lock::ContentionMutex;
@@ -26,7 +27,7 @@ use crate::placing;
 use crate::reactor::{Causes, Next, Source, token};
 use crate::runtime::Handle;
 use crate::service::{ListenConfig, ListenError, Service};
-use crate::station::{ConnectionStats, Station};
+use crate::station::Station;
 use crate::worker::Worker;
 
 /// Sockets in their handshake at once, per listener.
@@ -43,6 +44,8 @@ const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// What a listener's parts on all workers share.
 pub(crate) struct Listening {
     pub(crate) id: u64,
+    /// The address it listens on, with the port that was taken.
+    addr: SocketAddr,
     pub(crate) config: ListenConfig,
     /// Sessions by cookie.
     sessions: ContentionMutex<HashMap<u128, Arc<Station>>>,
@@ -74,6 +77,14 @@ impl Listening {
         stations
     }
 
+    fn connections(&self) -> Vec<ConnectionStats> {
+        self.stations().iter().map(|station| station.stats()).collect()
+    }
+
+    pub(crate) fn stats(&self) -> ListenerStats {
+        ListenerStats::new(self.id, self.addr, self.placement(), self.connections())
+    }
+
     /// A session has ended.
     pub(crate) fn forget(&self, cookie: u128, station: &Arc<Station>) {
         let mut sessions = self.sessions.lock();
@@ -92,14 +103,13 @@ impl Listening {
 pub struct Listener {
     handle: Handle,
     listening: Arc<Listening>,
-    addr: SocketAddr,
     slot: Arc<ContentionMutex<Option<usize>>>,
 }
 
 impl Listener {
     /// The address it listens on, with the port that was taken.
     pub fn local_addr(&self) -> SocketAddr {
-        self.addr
+        self.listening.addr
     }
 
     /// Number of sessions it has, those without TCP included.
@@ -129,7 +139,7 @@ impl Listener {
 
     /// Its connections, in the order in which they began, and what each worker does on them.
     pub fn connections(&self) -> Vec<ConnectionStats> {
-        self.listening.stations().iter().map(|station| station.stats()).collect()
+        self.listening.connections()
     }
 
     fn start_placing(&self, generation: u64) {
@@ -162,7 +172,7 @@ impl Drop for Listener {
 
 impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("addr", &self.addr).finish_non_exhaustive()
+        f.debug_struct("Listener").field("addr", &self.listening.addr).finish_non_exhaustive()
     }
 }
 
@@ -188,6 +198,7 @@ impl Handle {
         let accepting = config.worker;
         let listening = Arc::new(Listening {
             id: self.next_id(),
+            addr,
             placement: ContentionMutex::new(self.locks(), "listener placement", config.placement),
             config,
             sessions: ContentionMutex::new(self.locks(), "listener sessions", HashMap::new()),
@@ -196,6 +207,7 @@ impl Handle {
             assigned: AtomicU64::new(0),
             greetings: AtomicUsize::new(0),
         });
+        self.list(&listening);
         let factory = Arc::new(factory);
         for index in 0..self.workers() {
             let (factory, id) = (Arc::clone(&factory), listening.id);
@@ -208,7 +220,7 @@ impl Handle {
             }
         }
         let slot = Arc::new(ContentionMutex::new(self.locks(), "listener slot", None));
-        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), addr, slot };
+        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), slot };
         let place = Arc::clone(&listener.slot);
         let posted = self.post_run(accepting, move |worker| {
             let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket), pause: Duration::ZERO };

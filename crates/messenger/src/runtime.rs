@@ -4,8 +4,8 @@
 //! asked of a stopped runtime ends in [`Gone`] or a closed connection, never in a hang.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use placement::threads::MaxEvents;
 use crate::blocking::BlockingPool;
 use crate::buffer::{PoolConfig, Pools};
 use crate::channel::{Gone, block_on, oneshot};
+use crate::listener::Listening;
 use crate::lock::{ContentionMutex, LockTable};
 use crate::reactor::Causes;
 use crate::telemetry::TelemetryReport;
@@ -82,6 +83,8 @@ struct Shared {
     began: Instant,
     next_id: AtomicU64,
     shutting_down: AtomicBool,
+    /// Those that were made; weak, for their sessions hold this.
+    listeners: ContentionMutex<Vec<Weak<Listening>>>,
     /// Connections that exist, of both sides.
     connections: AtomicUsize,
 }
@@ -184,7 +187,20 @@ impl Handle {
             workers: self.shared.workers.iter().map(|worker| worker.stats(now)).collect(),
             blocking_threads: self.shared.blocking.threads() as u64,
             blocking_panics: self.shared.blocking.panics() as u64,
+            listeners: self.listeners().iter().map(|listening| listening.stats()).collect(),
         }
+    }
+
+    /// The listeners that exist, those included that have stopped but have sessions.
+    fn listeners(&self) -> Vec<Arc<Listening>> {
+        self.shared.listeners.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A listener has been made.
+    pub(crate) fn list(&self, listening: &Arc<Listening>) {
+        let mut listeners = self.shared.listeners.lock();
+        listeners.retain(|listening| listening.strong_count() > 0);
+        listeners.push(Arc::downgrade(listening));
     }
 
     pub(crate) fn post_run(&self, worker: usize, f: impl FnOnce(&Worker) + Send + 'static) -> bool {
@@ -270,6 +286,7 @@ impl Runtime {
             workers,
             next_id: AtomicU64::new(1),
             shutting_down: AtomicBool::new(false),
+            listeners: ContentionMutex::new(&locks, "runtime listeners", Vec::new()),
             connections: AtomicUsize::new(0),
             config,
             locks,

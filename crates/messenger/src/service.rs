@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use placement::threads::{MappingError, PlacementConfig};
 use protocol::ClusterId;
+use serde::{Deserialize, Serialize};
 
 use crate::connection::Connection;
 use crate::frame::{FrameError, FrameLimits, Message};
@@ -127,7 +128,7 @@ pub enum CallError {
 }
 
 /// State of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum ConnState {
     /// Not up yet.

@@ -12,7 +12,6 @@
 //! * In `handoff` the `gate` stands before the lock, so that the lock is free for whoever comes through.
 //! * Order of locks: a listener's sessions, the driver, the orders; and under the orders only the connection's queue.
 
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,14 +23,15 @@ use mio::net::TcpStream;
 use mio::unix::SourceFd;
 
 use crate::connection::Connection;
+use crate::connections::{ConnectionStats, SeatStats};
 use crate::counters::Counter;
 use crate::driver::{Accepted, Driver};
 use crate::gate::Gate;
 use crate::listener::{self, Listening};
 use crate::reactor::{Causes, Next, Source, token};
 use crate::runtime::Handle;
-use crate::service::{CloseReason, ConnState, Service};
-use crate::sync::{ContentionGuard, ContentionMutex, LockStats};
+use crate::service::{CloseReason, Service};
+use crate::sync::{ContentionGuard, ContentionMutex};
 use crate::worker::Worker;
 
 /// How often a holder goes on for the marks of others before it turns to its other work.
@@ -47,62 +47,6 @@ pub(crate) struct SeatCounters {
     pub(crate) messages: Counter,
     pub(crate) bytes_in: Counter,
     pub(crate) bytes_out: Counter,
-}
-
-/// What one worker has done on one connection since the connection began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SeatStats {
-    /// The worker.
-    pub worker: usize,
-    /// It serves the connection now.
-    pub seated: bool,
-    /// How often it took the connection's lock.
-    pub acquisitions: u64,
-    /// How often it found the lock taken and waited.
-    pub contended: u64,
-    /// Time it waited for the lock, in nanoseconds: the paper's T_i.
-    pub lock_wait_ns: u64,
-    /// How often it found the connection taken, left a mark and moved on ([`placement::threads::Mapping::Handoff`]).
-    pub marks: u64,
-    /// Messages it dispatched, replies included.
-    pub messages: u64,
-    /// Bytes it read from the socket.
-    pub bytes_in: u64,
-    /// Bytes it wrote to the socket.
-    pub bytes_out: u64,
-}
-
-/// A connection of a listener, and what the workers do on it.
-#[derive(Clone, Debug)]
-pub struct ConnectionStats {
-    /// [`Connection::id`].
-    pub id: u64,
-    /// Address of the peer when the session began.
-    pub peer: SocketAddr,
-    /// The name the peer gave itself; nothing proves it.
-    pub name: String,
-    /// The lane it asked for.
-    pub lane: u16,
-    /// Its state.
-    pub state: ConnState,
-    /// The workers that are to serve it, in the order in which they were placed. A seat follows a moment later.
-    pub workers: Vec<usize>,
-    /// One entry for every worker that serves it or did.
-    pub seats: Vec<SeatStats>,
-    /// The lock that is held from read to dispatch.
-    pub lock: LockStats,
-}
-
-impl ConnectionStats {
-    /// Time that all workers waited for the connection's lock, in nanoseconds.
-    pub fn lock_wait_ns(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.lock_wait_ns).sum()
-    }
-
-    /// Bytes read and written.
-    pub fn bytes(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.bytes_in + seat.bytes_out).sum()
-    }
 }
 
 /// What the worker that runs a connection brings along.

@@ -1,4 +1,4 @@
-//! What a runtime can tell of itself: its locks and its workers, in one report that travels and can be compared
+//! What a runtime can tell of itself: its locks, its workers and its connections, in one report that travels and can be compared
 //! with a later one.
 //!
 //! Contract: everything here is a plain value. Figures are declared once, with name, unit, rule and description
@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::connections::ListenerStats;
 use crate::counters::WorkerStats;
 use crate::lock::LockStats;
 
@@ -114,6 +115,8 @@ pub struct TelemetryReport {
     pub blocking_threads: u64,
     /// Blocking jobs that panicked.
     pub blocking_panics: u64,
+    /// Its listeners with their connections, in the order in which they were made.
+    pub listeners: Vec<ListenerStats>,
 }
 
 impl TelemetryReport {
@@ -133,10 +136,15 @@ impl TelemetryReport {
             Some(then) => now.since(then),
             None => now.clone(),
         };
+        let listener = |now: &ListenerStats| match earlier.listeners.iter().find(|then| then.id == now.id) {
+            Some(then) => now.since(then),
+            None => now.clone(),
+        };
         TelemetryReport {
             elapsed_ns: self.elapsed_ns - earlier.elapsed_ns,
             locks: self.locks.iter().map(lock).collect(),
             workers: self.workers.iter().zip(&earlier.workers).map(|(now, then)| now.since(then)).collect(),
+            listeners: self.listeners.iter().map(listener).collect(),
             ..self.clone()
         }
     }

@@ -1,18 +1,33 @@
-//! `trefoil top`: what the workers of each daemon do now, as rates over an interval.
+//! `trefoil top`: what the workers and connections of each daemon do now, as rates over an interval, and what another
+//! mapping of connections to workers would change.
 //!
-//! With `--json` an array of objects in a shape that stays, with `--watch` one such array per line and interval:
+//! With `--json` an object in a shape that stays, with `--watch` one such object per line and interval:
 //!
 //! ```json
-//! [{"target": "osd.0", "worker": 0, "seconds": 1.0,
-//!   "busy_share": 0.42,              of the time not waiting in the reactor; 0 to 1
-//!   "cpu_share": 0.40,               of one CPU
-//!   "bytes_in_per_s": 1.0, "bytes_out_per_s": 1.0, "messages_per_s": 1.0, "polls_per_s": 1.0,
-//!   "events_per_poll": 1.2, "events_max": 9}]      the most since the start
+//! {"workers": [{"target": "osd.0", "worker": 0, "seconds": 1.0,
+//!    "busy_share": 0.42,              of the time not waiting in the reactor; 0 to 1
+//!    "cpu_share": 0.40,               of one CPU
+//!    "bytes_in_per_s": 1.0, "bytes_out_per_s": 1.0, "messages_per_s": 1.0, "polls_per_s": 1.0,
+//!    "events_per_poll": 1.2, "events_max": 9}],     the most since the start
+//!  "connections": [{"target": "osd.0", "listener": "127.0.0.1:7410", "connection": 17,
+//!    "name": "client",                as the peer says
+//!    "peer": "127.0.0.1:40000", "state": "up", "mapping": "lcam", "workers": [0, 3], "seconds": 1.0,
+//!    "bytes_in_per_s": 1.0, "bytes_out_per_s": 1.0, "messages_per_s": 1.0,
+//!    "lock_wait_share": 0.02,         time that all its workers waited for its lock, in the interval's length
+//!    "contended_share": 0.01,         of the times that its lock was taken
+//!    "marks_per_s": 0.0,              left by workers that found it taken, under handoff
+//!    "seats": [{"worker": 0, "seated": true, "bytes_per_s": 1.0, "messages_per_s": 1.0, "lock_wait_share": 0.02}]}],
+//!  "outlooks": [{"target": "osd.0", "listener": "127.0.0.1:7410", "mapping": "lcam",
+//!    "changes": [{"connection": 17, "change": "add", "worker": 3}]}]}     or "remove", or "only"
 //! ```
+//!
+//! Of a listener with more than [`messenger::CONNECTIONS_REPORTED_MAX`] connections, those are shown that carried the most
+//! bytes since they began; there is no outlook then.
+
+mod connections;
 
 use crate::error::OperatorError;
 use crate::table::{bytes, columns};
-use crate::telemetry::Answers;
 use crate::{Cluster, output, watch};
 use clap::Args;
 use messenger::{TelemetryReport, WorkerStats};
@@ -50,6 +65,14 @@ struct Row {
     events_max: u64,
 }
 
+/// All of it.
+#[derive(Debug, Serialize)]
+struct Shown {
+    workers: Vec<Row>,
+    connections: Vec<connections::Row>,
+    outlooks: Vec<connections::Outlook>,
+}
+
 /// Shows one interval of a second, or one after the other.
 ///
 /// # Errors
@@ -57,11 +80,15 @@ struct Row {
 pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
     let interval = Duration::from_secs(args.watch.unwrap_or(1));
     watch::rates(cluster, &args.targets, interval, args.watch.is_some(), |answers| {
-        let rows: Vec<Row> = answers.reports.iter().flat_map(rows).collect();
+        let shown = Shown {
+            workers: answers.reports.iter().flat_map(rows).collect(),
+            connections: answers.reports.iter().flat_map(connections::rows).collect(),
+            outlooks: answers.reports.iter().flat_map(connections::outlooks).collect(),
+        };
         match (args.json, args.watch) {
-            (true, None) => output::line(&serde_json::to_string_pretty(&rows).expect("plain structs are always JSON")),
-            (true, Some(_)) => output::line(&serde_json::to_string(&rows).expect("plain structs are always JSON")),
-            (false, _) => output::text(&text(&rows, answers)),
+            (true, None) => output::line(&serde_json::to_string_pretty(&shown).expect("plain structs are always JSON")),
+            (true, Some(_)) => output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON")),
+            (false, _) => output::text(&(text(&shown) + &watch::silent(answers))),
         }
     })
 }
@@ -88,9 +115,9 @@ fn rows(report: &TelemetryReport) -> Vec<Row> {
     report.workers.iter().enumerate().map(row).collect()
 }
 
-fn text(rows: &[Row], answers: &Answers) -> String {
+fn text(shown: &Shown) -> String {
     let head = ["target", "worker", "busy", "cpu", "in/s", "out/s", "messages/s", "polls/s", "events/poll", "max"];
-    let cells = rows.iter().map(|row| {
+    let cells = shown.workers.iter().map(|row| {
         [
             row.target.clone(),
             row.worker.to_string(),
@@ -104,7 +131,14 @@ fn text(rows: &[Row], answers: &Answers) -> String {
             row.events_max.to_string(),
         ]
     });
-    columns(head, cells) + &watch::silent(answers)
+    let mut parts = vec![columns(head, cells)];
+    if !shown.connections.is_empty() {
+        parts.push(connections::text(&shown.connections));
+    }
+    if !shown.outlooks.is_empty() {
+        parts.push(connections::outlook_text(&shown.outlooks));
+    }
+    parts.join("\n")
 }
 
 #[cfg(test)]
@@ -131,7 +165,7 @@ mod tests {
         };
         let rows = rows(&report);
         assert_eq!((rows[0].busy_share, rows[0].events_per_poll), (0.0, 0.0), "nothing is divided by zero");
-        let text = text(&rows, &Answers::default());
+        let text = text(&Shown { workers: rows, connections: Vec::new(), outlooks: Vec::new() });
         let line: Vec<&str> = text.lines().nth(2).expect("two workers").split_whitespace().collect();
         assert_eq!(line, ["osd.0", "1", "25%", "20%", "2.0", "KiB", "0", "B", "5", "2", "1.5", "3"]);
     }

@@ -4,11 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Longest interval between placements: an hour, beyond which nothing would be balanced.
 pub const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 /// The setting `ms_mapping`: how connections are mapped to workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub enum Mapping {
     /// One worker per connection, assigned in turn (Async-Orig).
     RoundRobin,
@@ -72,7 +74,7 @@ impl FromStr for Mapping {
 }
 
 /// The setting `ms_lcam_rule`: how [`Mapping::Lcam`] decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum LcamRule {
     /// Algorithm 1 of the paper, which goes on adding and deleting under a steady load.
     #[default]
@@ -136,7 +138,7 @@ fn names<const N: usize>(names: [&'static str; N]) -> String {
 }
 
 /// How a listener places its connections.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlacementConfig {
     /// How connections are mapped to workers.
     pub mapping: Mapping,

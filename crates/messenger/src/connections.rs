@@ -1,0 +1,262 @@
+//! What connections and their listeners tell of themselves, and what another mapping would make of it.
+//!
+//! Contract: plain values, without any lock. [`ListenerStats::outlook`] asks `placement` what the placement task would ask
+//! it, over the same snapshot, and moves nothing.
+
+use std::cmp::Reverse;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use placement::threads::{ConnectionLoad, Mapping, Memory, Move, PlacementConfig, Snapshot, WorkerIndex, place};
+use serde::{Deserialize, Serialize};
+
+use crate::lock::LockStats;
+use crate::service::ConnState;
+
+/// Connections that a listener reports one by one: at less than 400 bytes each, names of 256 bytes included, they leave
+/// room in a message's front for everything else.
+pub const CONNECTIONS_REPORTED_MAX: usize = 512;
+/// Seats that it reports with them, at less than 80 bytes each.
+pub const SEATS_REPORTED_MAX: usize = 4096;
+
+/// What one worker has done on one connection since the connection began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeatStats {
+    /// The worker.
+    pub worker: usize,
+    /// It serves the connection now.
+    pub seated: bool,
+    /// How often it took the connection's lock.
+    pub acquisitions: u64,
+    /// How often it found the lock taken and waited.
+    pub contended: u64,
+    /// Time it waited for the lock, in nanoseconds: the paper's T_i.
+    pub lock_wait_ns: u64,
+    /// How often it found the connection taken, left a mark and moved on ([`placement::threads::Mapping::Handoff`]).
+    pub marks: u64,
+    /// Messages it dispatched, replies included.
+    pub messages: u64,
+    /// Bytes it read from the socket.
+    pub bytes_in: u64,
+    /// Bytes it wrote to the socket.
+    pub bytes_out: u64,
+}
+
+/// A connection of a listener, and what the workers do on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionStats {
+    /// [`crate::Connection::id`].
+    pub id: u64,
+    /// Address of the peer when the session began.
+    pub peer: SocketAddr,
+    /// The name the peer gave itself; nothing proves it.
+    pub name: String,
+    /// The lane it asked for.
+    pub lane: u16,
+    /// Its state.
+    pub state: ConnState,
+    /// The workers that are to serve it, in the order in which they were placed. A seat follows a moment later.
+    pub workers: Vec<usize>,
+    /// One entry for every worker that serves it or did.
+    pub seats: Vec<SeatStats>,
+    /// The lock that is held from read to dispatch.
+    pub lock: LockStats,
+}
+
+impl SeatStats {
+    fn since(&self, earlier: &SeatStats) -> SeatStats {
+        let less = |now: u64, then: u64| now.saturating_sub(then);
+        SeatStats {
+            worker: self.worker,
+            seated: self.seated,
+            acquisitions: less(self.acquisitions, earlier.acquisitions),
+            contended: less(self.contended, earlier.contended),
+            lock_wait_ns: less(self.lock_wait_ns, earlier.lock_wait_ns),
+            marks: less(self.marks, earlier.marks),
+            messages: less(self.messages, earlier.messages),
+            bytes_in: less(self.bytes_in, earlier.bytes_in),
+            bytes_out: less(self.bytes_out, earlier.bytes_out),
+        }
+    }
+}
+
+impl ConnectionStats {
+    /// One figure of all seats together.
+    pub fn sum(&self, figure: impl Fn(&SeatStats) -> u64) -> u64 {
+        self.seats.iter().map(figure).sum()
+    }
+
+    /// Time that all workers waited for the connection's lock, in nanoseconds.
+    pub fn lock_wait_ns(&self) -> u64 {
+        self.sum(|seat| seat.lock_wait_ns)
+    }
+
+    /// Bytes read and written.
+    pub fn bytes(&self) -> u64 {
+        self.sum(|seat| seat.bytes_in + seat.bytes_out)
+    }
+
+    /// What happened between an earlier reading and this one; the longest wait stays that since the start.
+    fn since(&self, earlier: &ConnectionStats) -> ConnectionStats {
+        let seat = |now: &SeatStats| match earlier.seats.iter().find(|then| then.worker == now.worker) {
+            Some(then) => now.since(then),
+            None => *now,
+        };
+        ConnectionStats {
+            seats: self.seats.iter().map(seat).collect(),
+            lock: self.lock.since(&earlier.lock),
+            ..self.clone()
+        }
+    }
+}
+
+/// A listener, its settings, and what its connections did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListenerStats {
+    /// Unique in its runtime.
+    pub id: u64,
+    /// The address it listens on.
+    pub addr: SocketAddr,
+    /// How its connections are mapped to workers.
+    pub placement: PlacementConfig,
+    /// Sessions it has, those without TCP included.
+    pub sessions: u64,
+    /// Workers that serve a session, over all sessions.
+    pub seats: u64,
+    /// Its connections in the order in which they began. All of them, or those that carried the most bytes since they
+    /// began: at most [`CONNECTIONS_REPORTED_MAX`], with at most [`SEATS_REPORTED_MAX`] seats.
+    pub connections: Vec<ConnectionStats>,
+}
+
+impl ListenerStats {
+    /// A report on all `connections` of a listener, of which it keeps as many as a report may have.
+    pub(crate) fn new(
+        id: u64,
+        addr: SocketAddr,
+        placement: PlacementConfig,
+        mut connections: Vec<ConnectionStats>,
+    ) -> ListenerStats {
+        let seated = |connection: &ConnectionStats| connection.seats.iter().filter(|seat| seat.seated).count() as u64;
+        let (sessions, seats) = (connections.len() as u64, connections.iter().map(seated).sum());
+        connections.sort_by_key(|connection| Reverse(connection.bytes()));
+        let mut room = SEATS_REPORTED_MAX;
+        let mut fits = |connection: &ConnectionStats| {
+            let left = room.checked_sub(connection.seats.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let kept = connections.iter().take(CONNECTIONS_REPORTED_MAX).take_while(|connection| fits(connection)).count();
+        connections.truncate(kept);
+        connections.sort_by_key(|connection| connection.id);
+        ListenerStats { id, addr, placement, sessions, seats, connections }
+    }
+
+    /// What happened between an earlier report and this one.
+    pub fn since(&self, earlier: &ListenerStats) -> ListenerStats {
+        let connection = |now: &ConnectionStats| match earlier.connections.iter().find(|then| then.id == now.id) {
+            Some(then) => now.since(then),
+            None => now.clone(),
+        };
+        ListenerStats { connections: self.connections.iter().map(connection).collect(), ..self.clone() }
+    }
+
+    /// What `mapping` would change after this interval, which took `elapsed` and in which the workers handled
+    /// `worker_bytes`, were it to begin with the workers that serve the connections now. The listener's threshold and rule
+    /// count. `None` where that cannot be told: for mappings that never change anything; for [`Mapping::TrafficAware`] if a
+    /// connection has several workers; and if not all connections are in this report.
+    pub fn outlook(&self, mapping: Mapping, worker_bytes: Vec<u64>, elapsed: Duration) -> Option<Vec<Move>> {
+        let one_each = || self.connections.iter().all(|connection| connection.workers.len() == 1);
+        let all_known = self.connections.len() as u64 == self.sessions;
+        if !mapping.is_adjusted() || !all_known || mapping == Mapping::TrafficAware && !one_each() {
+            return None;
+        }
+        let load = |connection: &ConnectionStats| ConnectionLoad {
+            id: connection.id,
+            workers: connection.workers.iter().copied().map(WorkerIndex).collect(),
+            lock_time: Duration::from_nanos(connection.lock_wait_ns()),
+            bytes: connection.bytes(),
+        };
+        let connections = self.connections.iter().map(load).collect();
+        let snapshot = Snapshot { worker_bytes, connections, elapsed };
+        Some(place(&PlacementConfig { mapping, ..self.placement }, &snapshot, &mut Memory::default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use placement::threads::Change;
+
+    fn connection(id: u64, workers: &[usize], bytes_in: u64, lock_wait_ns: u64) -> ConnectionStats {
+        let seat = |worker: &usize| SeatStats { worker: *worker, seated: true, ..SeatStats::default() };
+        let mut seats: Vec<_> = workers.iter().map(seat).collect();
+        seats[0] = SeatStats { bytes_in, lock_wait_ns, ..seats[0] };
+        ConnectionStats {
+            id,
+            peer: ([127, 0, 0, 1], 1).into(),
+            name: "n".repeat(256),
+            lane: 0,
+            state: ConnState::Up,
+            workers: workers.to_vec(),
+            seats,
+            lock: LockStats::default(),
+        }
+    }
+
+    fn listener(connections: Vec<ConnectionStats>) -> ListenerStats {
+        let placement = PlacementConfig::new(Mapping::RoundRobin);
+        ListenerStats::new(9, ([127, 0, 0, 1], 2).into(), placement, connections)
+    }
+
+    #[test]
+    fn differences_are_by_connection_and_worker() {
+        let then = listener(vec![connection(1, &[0], 10, 5), connection(2, &[1], 7, 0)]);
+        let now = listener(vec![connection(1, &[0, 1], 30, 9), connection(3, &[0], 4, 0)]);
+        let expected = listener(vec![connection(1, &[0, 1], 20, 4), connection(3, &[0], 4, 0)]);
+        assert_eq!(now.since(&then), expected);
+    }
+
+    #[test]
+    fn the_busiest_are_kept_and_all_are_counted() {
+        let many = (0..2000).map(|id| connection(id, &[0, 1], id, 0)).collect();
+        let report = listener(many);
+        assert_eq!((report.sessions, report.seats), (2000, 4000));
+        let kept: Vec<u64> = report.connections.iter().map(|connection| connection.id).collect();
+        assert_eq!(kept, (2000 - CONNECTIONS_REPORTED_MAX as u64..2000).collect::<Vec<_>>());
+        assert_eq!(report.outlook(Mapping::Lcam, vec![0, 0], Duration::from_secs(1)), None, "not all are known");
+        let wide: Vec<usize> = (0..1024).collect();
+        let report = listener((0..9).map(|id| connection(id, &wide, id, 0)).collect());
+        assert_eq!(report.connections.len(), SEATS_REPORTED_MAX / 1024);
+    }
+
+    #[test]
+    fn the_largest_report_fits_into_a_message() {
+        let wide: Vec<usize> = (0..8).collect();
+        let mut connections: Vec<_> =
+            (0..600).map(|id| connection(u64::MAX - id, &wide, u64::MAX >> 4, u64::MAX)).collect();
+        for seat in connections.iter_mut().flat_map(|connection| &mut connection.seats) {
+            let most = u64::MAX >> 4;
+            let figures = SeatStats { acquisitions: most, contended: most, lock_wait_ns: most, marks: most, ..*seat };
+            *seat = SeatStats { messages: most, bytes_in: most, bytes_out: 0, ..figures };
+        }
+        let bytes = postcard::to_stdvec(&listener(connections)).expect("plain values").len();
+        assert!(bytes < crate::frame::FRONT_BYTES_MAX / 2, "{bytes} bytes");
+    }
+
+    #[test]
+    fn other_mappings_say_what_they_would_do() {
+        let second = Duration::from_secs(1);
+        let report = listener(vec![connection(1, &[0], 600, 0), connection(2, &[0], 300, 0)]);
+        let moved = |connection, change| Move { connection, change };
+        let lcam = report.outlook(Mapping::Lcam, vec![900, 0, 5], second);
+        let add = Change::Add(WorkerIndex(1));
+        assert_eq!(lcam, Some(vec![moved(1, add), moved(2, add)]));
+        let traffic = report.outlook(Mapping::TrafficAware, vec![900, 0, 5], second);
+        assert_eq!(traffic, Some(vec![moved(1, Change::Only(WorkerIndex(1)))]));
+        assert_eq!(report.outlook(Mapping::Handoff, vec![900, 0, 5], second), None);
+        let report = listener(vec![connection(1, &[0, 2], 600, 150_000_000)]);
+        let lcam = report.outlook(Mapping::Lcam, vec![900, 0, 5], second);
+        assert_eq!(lcam, Some(vec![moved(1, Change::Remove(WorkerIndex(2)))]));
+        assert_eq!(report.outlook(Mapping::TrafficAware, vec![900, 0, 5], second), None, "it has two workers");
+    }
+}

@@ -1,0 +1,286 @@
+//! Connections in `trefoil top`, and what another mapping would make of them.
+
+use crate::table::{bytes, columns};
+use messenger::{Change, ConnState, ConnectionStats, ListenerStats, Mapping, Move, SeatStats, TelemetryReport};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Connections in the table, the busiest; JSON has all that daemons report.
+const ROWS_MAX: usize = 20;
+/// Changes in a line about a mapping, those of the busiest connections; JSON has all.
+const CHANGES_MAX: usize = 3;
+
+/// A connection in an interval.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    target: String,
+    listener: String,
+    connection: u64,
+    name: String,
+    peer: String,
+    state: &'static str,
+    mapping: &'static str,
+    workers: Vec<usize>,
+    seconds: f64,
+    bytes_in_per_s: f64,
+    bytes_out_per_s: f64,
+    messages_per_s: f64,
+    lock_wait_share: f64,
+    contended_share: f64,
+    marks_per_s: f64,
+    seats: Vec<SeatRow>,
+}
+
+/// What one worker did on it.
+#[derive(Debug, Serialize)]
+struct SeatRow {
+    worker: usize,
+    seated: bool,
+    bytes_per_s: f64,
+    messages_per_s: f64,
+    lock_wait_share: f64,
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// The connections of a daemon, which were counted over the time that the report took.
+pub fn rows(report: &TelemetryReport) -> Vec<Row> {
+    let of = |listener| row_maker(report, listener);
+    report.listeners.iter().flat_map(|listener| listener.connections.iter().map(of(listener))).collect()
+}
+
+fn row_maker<'a>(
+    report: &'a TelemetryReport,
+    listener: &'a ListenerStats,
+) -> impl Fn(&'a ConnectionStats) -> Row + use<'a> {
+    let elapsed_ns = report.elapsed_ns;
+    let per_second = move |n: u64| share(n, elapsed_ns) * 1e9;
+    let seat = move |seat: &SeatStats| SeatRow {
+        worker: seat.worker,
+        seated: seat.seated,
+        bytes_per_s: per_second(seat.bytes_in + seat.bytes_out),
+        messages_per_s: per_second(seat.messages),
+        lock_wait_share: share(seat.lock_wait_ns, elapsed_ns),
+    };
+    move |connection| Row {
+        target: report.name.clone(),
+        listener: listener.addr.to_string(),
+        connection: connection.id,
+        name: connection.name.clone(),
+        peer: connection.peer.to_string(),
+        state: state(connection.state),
+        mapping: listener.placement.mapping.name(),
+        workers: connection.workers.clone(),
+        seconds: elapsed_ns as f64 / 1e9,
+        bytes_in_per_s: per_second(connection.sum(|seat| seat.bytes_in)),
+        bytes_out_per_s: per_second(connection.sum(|seat| seat.bytes_out)),
+        messages_per_s: per_second(connection.sum(|seat| seat.messages)),
+        lock_wait_share: share(connection.lock_wait_ns(), elapsed_ns),
+        contended_share: share(connection.sum(|seat| seat.contended), connection.sum(|seat| seat.acquisitions)),
+        marks_per_s: per_second(connection.sum(|seat| seat.marks)),
+        seats: connection.seats.iter().map(seat).collect(),
+    }
+}
+
+fn state(state: ConnState) -> &'static str {
+    match state {
+        ConnState::Connecting => "connecting",
+        ConnState::Up => "up",
+        ConnState::Down => "down",
+        ConnState::Closed => "closed",
+    }
+}
+
+/// What a mapping that a listener does not have would change after the interval.
+#[derive(Debug, Serialize)]
+pub struct Outlook {
+    target: String,
+    listener: String,
+    mapping: &'static str,
+    changes: Vec<ChangeRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChangeRow {
+    connection: u64,
+    change: &'static str,
+    worker: usize,
+}
+
+/// What the other mappings would change, as far as that can be told, the busiest connections first.
+pub fn outlooks(report: &TelemetryReport) -> Vec<Outlook> {
+    let elapsed = Duration::from_nanos(report.elapsed_ns);
+    let worker_bytes: Vec<u64> = report.workers.iter().map(|worker| worker.bytes_in + worker.bytes_out).collect();
+    let mut outlooks = Vec::new();
+    for listener in report.listeners.iter().filter(|listener| !listener.connections.is_empty()) {
+        for mapping in Mapping::ALL.into_iter().filter(|mapping| *mapping != listener.placement.mapping) {
+            let Some(mut moves) = listener.outlook(mapping, worker_bytes.clone(), elapsed) else { continue };
+            let traffic = |id| listener.connections.iter().find(|connection| connection.id == id).map(|c| c.bytes());
+            moves.sort_by_key(|step| Reverse(traffic(step.connection)));
+            outlooks.push(Outlook {
+                target: report.name.clone(),
+                listener: listener.addr.to_string(),
+                mapping: mapping.name(),
+                changes: moves.into_iter().map(change_row).collect(),
+            });
+        }
+    }
+    outlooks
+}
+
+fn change_row(step: Move) -> ChangeRow {
+    let (change, worker) = match step.change {
+        Change::Add(worker) => ("add", worker),
+        Change::Remove(worker) => ("remove", worker),
+        Change::Only(worker) => ("only", worker),
+    };
+    ChangeRow { connection: step.connection, change, worker: worker.0 }
+}
+
+fn words(row: &ChangeRow) -> String {
+    let ChangeRow { connection, change, worker } = row;
+    match *change {
+        "add" => format!("add worker {worker} to connection {connection}"),
+        "remove" => format!("take worker {worker} from connection {connection}"),
+        _ => format!("move connection {connection} to worker {worker}"),
+    }
+}
+
+/// A table of the busiest connections.
+pub fn text(rows: &[Row]) -> String {
+    let head = [
+        "target",
+        "conn",
+        "name",
+        "peer",
+        "mapping",
+        "workers",
+        "in/s",
+        "out/s",
+        "messages/s",
+        "lock wait",
+        "contended",
+    ];
+    let mut busiest: Vec<&Row> = rows.iter().collect();
+    busiest.sort_by(|a, b| {
+        let traffic = |row: &Row| row.bytes_in_per_s + row.bytes_out_per_s;
+        traffic(b).total_cmp(&traffic(a))
+    });
+    let cells = busiest.iter().take(ROWS_MAX).map(|row| {
+        let workers: Vec<String> = row.workers.iter().map(usize::to_string).collect();
+        [
+            row.target.clone(),
+            row.connection.to_string(),
+            row.name.clone(),
+            row.peer.clone(),
+            row.mapping.to_owned(),
+            workers.join(","),
+            bytes(row.bytes_in_per_s as u64),
+            bytes(row.bytes_out_per_s as u64),
+            format!("{:.0}", row.messages_per_s),
+            format!("{:.1}%", row.lock_wait_share * 100.0),
+            format!("{:.1}%", row.contended_share * 100.0),
+        ]
+    });
+    let mut text = columns(head, cells);
+    if let Some(more) = rows.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
+        writeln!(text, "{more} more with less traffic").expect("a string takes everything");
+    }
+    text
+}
+
+/// A line per listener and mapping.
+pub fn outlook_text(outlooks: &[Outlook]) -> String {
+    let line = |outlook: &Outlook| {
+        let mut parts: Vec<String> = outlook.changes.iter().take(CHANGES_MAX).map(words).collect();
+        if let Some(more) = outlook.changes.len().checked_sub(CHANGES_MAX).filter(|more| *more > 0) {
+            parts.push(format!("change {more} more"));
+        }
+        let parts = if parts.is_empty() { "change nothing".to_owned() } else { parts.join(", ") };
+        format!("{} {}: {} would {parts}\n", outlook.target, outlook.listener, outlook.mapping)
+    };
+    outlooks.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use messenger::sync::LockStats;
+    use messenger::{PlacementConfig, WorkerStats};
+
+    fn connection(id: u64, bytes_in: u64) -> ConnectionStats {
+        let seat = SeatStats { worker: 0, seated: true, bytes_in, messages: 10, ..SeatStats::default() };
+        let other = SeatStats { worker: 1, seated: false, lock_wait_ns: 200_000_000, ..SeatStats::default() };
+        ConnectionStats {
+            id,
+            peer: ([127, 0, 0, 1], 5).into(),
+            name: "client".into(),
+            lane: 0,
+            state: ConnState::Up,
+            workers: vec![0],
+            seats: vec![SeatStats { acquisitions: 30, ..seat }, SeatStats { acquisitions: 10, contended: 10, ..other }],
+            lock: LockStats::default(),
+        }
+    }
+
+    fn report(connections: Vec<ConnectionStats>) -> TelemetryReport {
+        let listener = ListenerStats {
+            id: 1,
+            addr: ([127, 0, 0, 1], 7400).into(),
+            placement: PlacementConfig::new(Mapping::RoundRobin),
+            sessions: connections.len() as u64,
+            seats: connections.len() as u64,
+            connections,
+        };
+        TelemetryReport {
+            name: "osd.0".into(),
+            elapsed_ns: 2_000_000_000,
+            workers: vec![WorkerStats { bytes_in: 12_288, ..WorkerStats::default() }, WorkerStats::default()],
+            listeners: vec![listener],
+            ..TelemetryReport::default()
+        }
+    }
+
+    #[test]
+    fn the_busiest_come_first_as_rates_and_shares() {
+        let text = text(&rows(&report(vec![connection(7, 4096), connection(8, 8192)])));
+        let first: Vec<&str> = text.lines().nth(1).expect("two rows").split_whitespace().collect();
+        assert_eq!(first.join(" "), "osd.0 8 client 127.0.0.1:5 round-robin 0 4.0 KiB 0 B 5 10.0% 25.0%");
+        let idle = TelemetryReport { elapsed_ns: 0, ..report(vec![connection(7, 0)]) };
+        assert_eq!(rows(&idle)[0].bytes_in_per_s, 0.0, "nothing is divided by zero");
+    }
+
+    #[test]
+    fn long_lists_are_cut_in_text_only() {
+        let rows = rows(&report((0..30).map(|id| connection(id, id)).collect()));
+        let text = text(&rows);
+        assert_eq!((rows.len(), text.lines().count()), (30, 1 + ROWS_MAX + 1));
+        assert!(text.ends_with("10 more with less traffic\n"), "{text}");
+    }
+
+    #[test]
+    fn other_mappings_in_words() {
+        let outlooks = outlooks(&report((1..=5).map(|id| connection(id, id * 1000)).collect()));
+        let text = outlook_text(&outlooks);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "osd.0 127.0.0.1:7400: traffic-aware would move connection 5 to worker 1, move connection 4 to worker 1",
+                "osd.0 127.0.0.1:7400: lcam would add worker 1 to connection 5, add worker 1 to connection 4, \
+             add worker 1 to connection 3, change 2 more",
+            ]
+        );
+        let none = outlook_text(&outlooks_without_changes());
+        assert_eq!(none, "osd.0 127.0.0.1:7400: traffic-aware would change nothing\n");
+    }
+
+    fn outlooks_without_changes() -> Vec<Outlook> {
+        let all = outlooks(&report(vec![connection(1, 0)]));
+        all.into_iter().filter(|outlook| outlook.changes.is_empty()).collect()
+    }
+}
