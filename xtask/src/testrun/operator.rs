@@ -1,8 +1,11 @@
 //! The daemon without arguments, and the command `trefoil`, as an operator uses them.
 
+mod telemetry;
+
 use super::Bench;
 use super::report::Report;
 use super::rig::{Rig, RigTest};
+use crate::cluster::layout::Spec;
 use crate::error::{Context, Outcome, ensure};
 use crate::exec;
 use crate::process::Daemon;
@@ -16,13 +19,17 @@ use std::time::Duration;
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
-    let Some(rig) = Rig::start("operator", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [RigTest; 5] = [
+    let Some(rig) = Rig::start("operator", bench, report, with_metrics)? else { return Ok(()) };
+    let tests: [RigTest; 9] = [
         ("status, for people and as JSON", status),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
         ("errors are words and exit codes", errors),
         ("a closed stdout is no panic", closed_stdout),
+        ("locks of all daemons, sorted, filtered, as JSON, watched", telemetry::locks),
+        ("top: workers of all daemons", telemetry::top),
+        ("errors of locks and top are words and exit codes", telemetry::errors),
+        ("metrics: a scrape, beside garbage and slow peers", telemetry::metrics),
     ];
     for (name, test) in tests {
         if report.wants_test("trefoil", name) {
@@ -30,6 +37,11 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         }
     }
     rig.finish(bench, report)
+}
+
+fn with_metrics(mut spec: Spec) -> Spec {
+    spec.settings.push(telemetry::SETTING.into());
+    spec
 }
 
 /// Starts, says how to mount, refuses a second start, stops on SIGTERM, serves the same data again.
