@@ -20,7 +20,7 @@ use std::time::Duration;
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
     let Some(rig) = Rig::start("operator", bench, report, with_metrics)? else { return Ok(()) };
-    let tests: [RigTest; 9] = [
+    let tests: [RigTest; 10] = [
         ("status, for people and as JSON", status),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
@@ -28,6 +28,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("a closed stdout is no panic", closed_stdout),
         ("locks of all daemons, sorted, filtered, as JSON, watched", telemetry::locks),
         ("top: workers of all daemons", telemetry::top),
+        ("top: connections under load, and what other mappings would do", telemetry::connections),
         ("errors of locks and top are words and exit codes", telemetry::errors),
         ("metrics: a scrape, beside garbage and slow peers", telemetry::metrics),
     ];

@@ -63,11 +63,20 @@ pub fn locks(bench: &Bench, rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Workers as rates.
+fn json(text: &str) -> Outcome<Value> {
+    serde_json::from_str(text).doing(|| format!("this is no JSON:\n{text}"))
+}
+
+fn list<'a>(shown: &'a Value, name: &str) -> Outcome<&'a [Value]> {
+    shown[name].as_array().map_or_else(|| fail(format!("no list `{name}` in {shown}")), |list| Ok(list.as_slice()))
+}
+
+/// Workers and connections as rates.
 pub fn top(bench: &Bench, rig: &Rig) -> Outcome {
-    let rows = rows(bench, rig, "trefoil top --json")?;
-    ensure!(targets(&rows) == TARGETS, "answers came from {:?}", targets(&rows));
-    for row in &rows {
+    let shown = json(&trefoil(bench, rig, "trefoil top --json", 60)?.stdout)?;
+    let workers = list(&shown, "workers")?;
+    ensure!(targets(workers) == TARGETS, "answers came from {:?}", targets(workers));
+    for row in workers {
         ensure!(row["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "no interval: {row}");
         for field in ["cpu_share", "bytes_in_per_s", "messages_per_s", "events_per_poll"] {
             ensure!(row[field].is_number(), "no {field}: {row}");
@@ -76,7 +85,53 @@ pub fn top(bench: &Bench, rig: &Rig) -> Outcome {
         ensure!(busy.is_some_and(|share| (0.0..=1.0).contains(&share)), "not a share: {row}");
     }
     let table = trefoil(bench, rig, "trefoil top osd.0", 30)?.stdout;
-    ensure!(table.contains("busy") && table.contains("osd.0"), "no table:\n{table}");
+    for words in ["busy", "osd.0", "lock wait", "contended", "core-affine", "lcam would "] {
+        ensure!(table.contains(words), "`{words}` is not in:\n{table}");
+    }
+    Ok(())
+}
+
+/// The connections that a writer on the mount makes busy.
+pub fn connections(bench: &Bench, rig: &Rig) -> Outcome {
+    let area = rig.area(bench, "top")?;
+    let line = format!(
+        "touch going\n\
+         while test -e going; do head -c 4000000 /dev/zero > '{0}/busy'; sync '{0}/busy'; done & writer=$!\n\
+         trefoil top osd.0 osd.1 osd.2 --watch=1 --json | head -n 5 > shown\n\
+         rm going; wait $writer; cat shown",
+        area.display()
+    );
+    let shown = trefoil(bench, rig, &line, 120)?.stdout;
+    let intervals = shown.lines().map(json).collect::<Outcome<Vec<Value>>>()?;
+    ensure!(intervals.len() == 5, "five intervals were asked for: {shown}");
+    let mut busy = 0;
+    for interval in &intervals {
+        let is_busy = |row: &&Value| {
+            let positive = |field: &str| row[field].as_f64().is_some_and(|rate| rate > 0.0);
+            positive("messages_per_s") && positive("bytes_in_per_s") && positive("bytes_out_per_s")
+        };
+        busy += list(interval, "connections")?.iter().filter(is_busy).count();
+        connections_of(interval)?;
+    }
+    ensure!(busy > 0, "no connection carries anything: {shown}");
+    Ok(())
+}
+
+/// One interval's connections, on daemons in which a connection has one worker, and what other mappings would do.
+fn connections_of(shown: &Value) -> Outcome {
+    let rows = list(shown, "connections")?;
+    for row in rows {
+        for field in ["name", "peer", "listener", "mapping"] {
+            ensure!(row[field].as_str().is_some_and(|text| !text.is_empty()), "no {field}: {row}");
+        }
+        let one_worker = row["workers"].as_array().is_some_and(|workers| workers.len() == 1);
+        ensure!(row["mapping"] == "core-affine" && one_worker, "not on one worker: {row}");
+        ensure!(row["lock_wait_share"].as_f64() == Some(0.0), "a single worker waits for itself: {row}");
+    }
+    let outlooks = list(shown, "outlooks")?;
+    for mapping in ["lcam", "traffic-aware"] {
+        ensure!(outlooks.iter().any(|outlook| outlook["mapping"] == mapping), "nothing on {mapping}: {shown}");
+    }
     Ok(())
 }
 
@@ -107,6 +162,9 @@ pub fn metrics(bench: &Bench, rig: &Rig) -> Outcome {
     let of = |samples: &BTreeMap<String, f64>| -> f64 {
         samples.iter().filter(|(key, _)| key.starts_with(name)).map(|(_, value)| value).sum()
     };
+    let sessions =
+        |samples: &BTreeMap<String, f64>| samples.keys().any(|key| key.starts_with("trefoil_listener_sessions{"));
+    ensure!(sessions(&after), "no sessions are counted");
     ensure!(of(&after).total_cmp(&of(&before)).is_gt(), "{name}: {} and then {}", of(&before), of(&after));
     for daemon in ["monitor", "mds"] {
         let page = scrape(http_addr(bench, rig, daemon)?)?;
