@@ -8,14 +8,14 @@ use clap::{Args, ValueEnum};
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 /// A part of the cluster that a process can run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The cluster map, liveness and sessions.
@@ -30,7 +30,7 @@ pub enum Role {
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty, $env:literal;)*) => {
         /// What was set somewhere; `None` where nothing was said.
-        #[derive(Clone, Debug, Default, Args, Deserialize)]
+        #[derive(Clone, Debug, Default, Args, Deserialize, Serialize)]
         #[serde(deny_unknown_fields)]
         pub struct Settings {
             $($(#[doc = $doc])+ #[arg(long, env = $env $(, $($arg)*)?)] pub $name: Option<$type>,)*
@@ -39,6 +39,9 @@ macro_rules! settings {
         impl Settings {
             /// All keys, in order.
             pub const KEYS: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// Each key with what it means; the default stands in brackets at the end.
+            pub const HELP: &'static [(&'static str, &'static str)] = &[$((stringify!($name), concat!($($doc),+))),*];
 
             /// `self` where it says something, else `other`.
             #[must_use]
@@ -161,6 +164,8 @@ pub enum ConfigError {
 /// The configuration of a process, complete and checked.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// All of it as it was said.
+    pub settings: Settings,
     /// Directory of all data of this process.
     pub data_dir: PathBuf,
     /// What this process runs.
@@ -231,11 +236,41 @@ impl Settings {
 
     fn from_toml(text: &str) -> Result<Settings, String> {
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
-        if let Some(key) = table.keys().find(|key| !Settings::KEYS.contains(&key.as_str())) {
-            let nearest = Settings::KEYS.iter().min_by_key(|known| edit_distance(known, key)).expect("there are keys");
-            return Err(format!("unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"));
-        }
+        table.keys().try_for_each(|key| Settings::check_key(key))?;
         toml::from_str(text).map_err(|e: toml::de::Error| e.to_string())
+    }
+
+    /// Is there such a key?
+    ///
+    /// # Errors
+    /// If not: names the nearest.
+    pub fn check_key(key: &str) -> Result<(), String> {
+        if Settings::KEYS.contains(&key) {
+            return Ok(());
+        }
+        let nearest = Settings::KEYS.iter().min_by_key(|known| edit_distance(known, key)).expect("there are keys");
+        Err(format!("unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"))
+    }
+
+    /// One setting, its value as in the file but that quotes may be left out.
+    ///
+    /// # Errors
+    /// When there is no such key, or the value is not of its type.
+    pub fn from_words(key: &str, value: &str) -> Result<Settings, String> {
+        Settings::check_key(key)?;
+        if value.contains(char::is_control) {
+            return Err(format!("{key}: the value must be one line"));
+        }
+        let quoted = toml::Table::from_iter([(key.to_owned(), toml::Value::String(value.to_owned()))]);
+        let plain = format!("{key} = {value}").parse::<toml::Table>().ok().filter(|table| table.len() == 1);
+        let settings = plain.and_then(|table| table.try_into::<Settings>().ok());
+        settings.map_or_else(|| quoted.try_into().map_err(|e| format!("{key} = {value}: {}", e.message())), Ok)
+    }
+
+    /// What was set, each with its value in a word.
+    pub fn words(&self) -> Vec<(String, String)> {
+        let table = toml::Table::try_from(self).unwrap_or_default();
+        table.into_iter().map(|(key, value)| (key, word(&value))).collect()
     }
 }
 
@@ -245,6 +280,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] for the first value out of its range.
     pub fn new(s: Settings) -> Result<Config, ConfigError> {
+        let settings = s.clone();
         let monitor_addr = s.monitor_addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7400)));
         let osd_count = in_range("osd_count", s.osd_count.unwrap_or(3), 1, 1000)?;
         let profile = profile(s.pool_k.unwrap_or(2), s.pool_m.unwrap_or(1), s.pool_chunk_bytes.unwrap_or(512))?;
@@ -260,6 +296,7 @@ impl Config {
         let osd_op_threads = in_range("osd_op_threads", osd_op_threads, 1, 256)?;
         let store = store(s.osd_objectstore.as_deref(), s.memstore_bytes_max, osd_op_threads)?;
         Ok(Config {
+            settings,
             data_dir: s.data_dir.unwrap_or_else(|| "trefoil-data".into()),
             roles: s.roles.filter(|r| !r.is_empty()).unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]),
             monitor_addr,
@@ -307,6 +344,18 @@ impl Config {
     /// The directory of one role's data.
     pub fn role_dir(&self, role: &str) -> PathBuf {
         self.data_dir.join(role)
+    }
+}
+
+fn word(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(truth) => truth.to_string(),
+        toml::Value::Datetime(time) => time.to_string(),
+        toml::Value::Array(values) => values.iter().map(word).collect::<Vec<_>>().join(","),
+        toml::Value::Table(_) => String::new(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! status: 0 after a clean stop, 1 when something could not start or stop, 2 for a bad command line.
 
 use clap::Parser;
+use osd_daemon::admin::Log;
 use osd_daemon::config::{Config, Settings};
 use osd_daemon::roles;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -44,14 +45,21 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let file = cli.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
     let config = Config::new(cli.settings.or(file))?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = subscriber.with_filter_reloading();
+    let reload = subscriber.reload_handle();
+    subscriber.init();
+    let log = Log::new(config.log.clone(), move |filter| {
+        let filter = tracing_subscriber::EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
+        reload.reload(filter).map_err(|error| error.to_string())
+    });
     // Registered before anything starts, so that an early Ctrl-C is a clean stop too.
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&cancel))?;
     }
-    let running = match roles::start(&config, &cancel) {
+    let running = match roles::start(&config, Some(&log), &cancel) {
         Err(_) if cancel.load(Ordering::Acquire) => return Ok(()),
         started => started?,
     };

@@ -2,6 +2,7 @@
 //!
 //! Contract: [`start`] returns when every role serves, or starts none; [`Running::stop`] stops all cleanly.
 
+use crate::admin::{LiveConfig, Log};
 use crate::config::{Config, Role};
 use crate::data_client::DataClient;
 use crate::mds::{self, MdsConfig, MdsError, MdsHandle};
@@ -80,13 +81,13 @@ impl Mds {
 
 /// Starts the roles that the configuration names: the monitor first, since the others ask it.
 ///
-/// Setting `cancel` ends a start that waits for the monitor.
+/// `log`: what changes the process's log filter. Setting `cancel` ends a start that waits for the monitor.
 ///
 /// # Errors
 /// [`StartError`]; what was started until then is stopped again.
-pub fn start(config: &Config, cancel: &Arc<AtomicBool>) -> Result<Running, StartError> {
+pub fn start(config: &Config, log: Option<&Arc<Log>>, cancel: &Arc<AtomicBool>) -> Result<Running, StartError> {
     let mut running = Running::default();
-    match running.start_all(config, cancel) {
+    match running.start_all(config, log, cancel) {
         Ok(()) => Ok(running),
         Err(error) => {
             running.stop();
@@ -96,13 +97,19 @@ pub fn start(config: &Config, cancel: &Arc<AtomicBool>) -> Result<Running, Start
 }
 
 impl Running {
-    fn start_all(&mut self, config: &Config, cancel: &Arc<AtomicBool>) -> Result<(), StartError> {
+    fn start_all(
+        &mut self,
+        config: &Config,
+        log: Option<&Arc<Log>>,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<(), StartError> {
+        let live = || LiveConfig::new(config.settings.clone(), log.cloned());
         let wants = |role| config.roles.contains(&role);
         // With port 0 only the monitor itself knows where it is reached.
         let mut monitor_addr = config.monitor_addr;
         if wants(Role::Monitor) {
             let runtime = Runtime::start(runtime_config(config, "monitor"))?;
-            let monitor = monitor::start(monitor_config(config), &runtime.handle())?;
+            let monitor = monitor::start(MonitorConfig { live: live(), ..monitor_config(config) }, &runtime.handle())?;
             if monitor_addr.port() == 0 {
                 monitor_addr.set_port(monitor.addr().port());
             }
@@ -110,8 +117,11 @@ impl Running {
         }
         if wants(Role::Osd) {
             for &(id, listen) in &config.osds {
-                let osd_config =
-                    OsdConfig { cancel: Arc::clone(cancel), ..osd_config(config, id, listen, monitor_addr) };
+                let osd_config = OsdConfig {
+                    live: live(),
+                    cancel: Arc::clone(cancel),
+                    ..osd_config(config, id, listen, monitor_addr)
+                };
                 let osd = osd::start(osd_config);
                 self.osds.push(osd.map_err(|source| StartError::Osd { id, source: Box::new(source) })?);
             }
@@ -119,6 +129,7 @@ impl Running {
         if wants(Role::Mds) {
             let runtime = Runtime::start(runtime_config(config, "mds"))?;
             let mds_config = MdsConfig {
+                live: live(),
                 ms_connections_max: config.ms_connections_max,
                 ..MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr)
             };

@@ -73,6 +73,10 @@ kinds! {
     Telemetry = 0x52,
     /// Daemon to anyone: postcard `messenger::TelemetryReport`.
     TelemetryReply = 0x53,
+    /// Operator to any daemon, call: postcard [`crate::admin::AdminRequest`].
+    Admin = 0x54,
+    /// Daemon to operator: postcard [`crate::admin::AdminReply`].
+    AdminReply = 0x55,
 }
 
 #[cfg(test)]
@@ -83,6 +87,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 24);
+        assert_eq!(known.count(), 26);
     }
 }

@@ -5,7 +5,7 @@
 //! * [`shard`]: hot messages between a session and a shard, as fixed little-endian layouts.
 //! * [`recovery`]: what a returning shard asks of in-sync shards.
 //! * [`monitor`]: map, liveness and sessions.
-//! * [`namespace`]: the metadata service.
+//! * [`namespace`]: the metadata service. [`admin`]: what operators ask of one daemon.
 //! * [`rules`]: the write protocol's rules by name.
 //!
 //! Hot messages are `zerocopy` structs that stand at the start of a frame's front segment; their bulk bytes are the
@@ -15,6 +15,7 @@
 //! Depends on nothing of Trefoil. Start reading at [`shard::WriteRequest`] and DESIGN section 6.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod ids;
 pub mod kind;
 pub mod lock;

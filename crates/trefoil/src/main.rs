@@ -1,13 +1,14 @@
 //! The operator's command: how is the cluster, and what is in it.
 //!
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
-//! * [`object`]: named objects, to and from files and pipes.
+//! * [`config`]: settings of running daemons. [`object`]: named objects, to and from files and pipes.
 //! * [`locks`], [`top`]: where threads wait and what workers do, asked of each daemon by [`telemetry`].
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
 //! Knows nothing of FUSE and disks. Start reading at [`run`].
 #![forbid(unsafe_code)]
 
+mod config;
 mod error;
 mod locks;
 mod monitor;
@@ -61,6 +62,9 @@ enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// Settings of a running daemon
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
 }
 
 #[derive(Subcommand)]
@@ -113,6 +117,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Locks(args) => locks::run(&cluster, &args),
         Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),
+        Command::Config(command) => config::run(&cluster, command),
         Command::Object(command) => object::run(&cluster, command),
     }
 }

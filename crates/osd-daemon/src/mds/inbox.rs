@@ -1,5 +1,6 @@
 //! What arrives for the owner, and the services that bring it.
 
+use crate::admin::{Fixed, LiveConfig};
 use crate::inbox::OwnerEvent;
 use cluster::ClusterMap;
 use messenger::sync::Sender;
@@ -47,18 +48,22 @@ impl OwnerEvent for Event {
 pub(super) type Inbox = crate::inbox::Inbox<Event>;
 
 /// The service of one worker.
-pub(super) fn service(inbox: Arc<Inbox>) -> Rc<dyn Service> {
-    Rc::new(Forward { inbox })
+pub(super) fn service(inbox: Arc<Inbox>, live: Arc<LiveConfig>) -> Rc<dyn Service> {
+    Rc::new(Forward { inbox, live })
 }
 
 struct Forward {
     inbox: Arc<Inbox>,
+    live: Arc<LiveConfig>,
 }
 
 impl Service for Forward {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         if crate::telemetry::answer(worker, connection, &message) {
             return;
+        }
+        if message.kind == Kind::Admin.to_u16() && message.is_request() {
+            return self.live.serve(&Fixed, connection, &message);
         }
         if Kind::from_u16(message.kind) != Some(Kind::Namespace) || !message.is_request() {
             tracing::warn!(peer = %connection.peer(), kind = message.kind, "not for a metadata service: connection closed");

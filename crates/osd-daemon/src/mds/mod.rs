@@ -18,6 +18,7 @@ mod tests;
 
 pub use data::{DataError, DataFuture, DataWorker};
 
+use crate::admin::LiveConfig;
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
 use messenger::{Handle, ListenConfig, ListenError, Listener, Worker};
@@ -59,6 +60,8 @@ pub struct MdsConfig {
     pub service: ServiceConfig,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
+    /// What `trefoil config` shows. Default: nothing is set.
+    pub live: Arc<LiveConfig>,
 }
 
 impl MdsConfig {
@@ -76,6 +79,7 @@ impl MdsConfig {
             store: StoreConfig::default(),
             service: ServiceConfig::default(),
             ms_connections_max: 10_000,
+            live: Arc::default(),
         }
     }
 }
@@ -188,10 +192,10 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
         }
     }
     let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
-    let for_services = Arc::clone(&inbox);
+    let (for_services, live) = (Arc::clone(&inbox), Arc::clone(&config.live));
     let mut listen = ListenConfig::new(config.listen, config.cluster, "mds");
     listen.connections_max = config.ms_connections_max;
-    let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services)))?;
+    let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
     let monitor = link::connect(handle, &config, config.advertise.unwrap_or(addr), Arc::clone(&inbox));
     let (tx, done) = oneshot();

@@ -18,6 +18,7 @@ mod control;
 mod cut;
 mod heart;
 mod link;
+mod live;
 mod peers;
 mod power;
 mod resolve;
@@ -29,6 +30,7 @@ mod side;
 mod tests;
 mod views;
 
+use crate::admin::LiveConfig;
 use cluster::ClusterMap;
 use ec_store::core::CoreError;
 use ec_store::superblock::{DataDir, DataDirError};
@@ -100,6 +102,8 @@ pub struct OsdConfig {
     pub osd_recovery_max_active: u16,
     /// How long a start waits for the monitor before it gives up. Default 30 s.
     pub monitor_wait_max: Duration,
+    /// What `trefoil config` shows and changes. Default: nothing is set.
+    pub live: Arc<LiveConfig>,
     /// Set to true from any thread, it ends a start that waits, with [`OsdError::Cancelled`].
     pub cancel: Arc<AtomicBool>,
 }
@@ -129,6 +133,7 @@ impl OsdConfig {
             heartbeat_interval: Duration::from_millis(500),
             osd_recovery_max_active: 8,
             monitor_wait_max: Duration::from_secs(30),
+            live: Arc::default(),
             cancel: Arc::default(),
         }
     }
@@ -209,7 +214,7 @@ pub struct OsdHandle {
     addr: SocketAddr,
     id: OsdId,
     shared: Arc<Shared>,
-    listener: Option<Listener>,
+    listener: Option<Arc<Listener>>,
     // first: an OSD that is no more must not be thought alive
     heart: Option<Runtime>,
     runtime: Option<Runtime>,
@@ -246,7 +251,7 @@ impl OsdHandle {
 
     /// Its messenger: connections, what each worker does on them, and how they are mapped to workers.
     pub fn listener(&self) -> Option<&Listener> {
-        self.listener.as_ref()
+        self.listener.as_deref()
     }
 
     /// Stops it: takes nothing more, syncs everything, tells the monitor, frees the directory. For ordinary threads: on
@@ -335,7 +340,7 @@ struct Starting {
 /// What it gives.
 struct Started {
     addr: SocketAddr,
-    listener: Listener,
+    listener: Arc<Listener>,
     heart: Runtime,
     power: Arc<PowerFile>,
     dir: Arc<DataDir>,
@@ -375,6 +380,8 @@ impl Starting {
         listen.connections_max = config.ms_connections_max;
         let for_services = Arc::clone(&self.shared);
         let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
+        let listener = Arc::new(listener);
+        self.shared.set_listener(&listener);
         let addr = listener.local_addr();
         let fsid = dir.superblock().fsid;
         let identity = Identity { fsid, addr: config.advertise.unwrap_or(addr), cluster: map.cluster };

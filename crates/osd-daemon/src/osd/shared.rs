@@ -10,13 +10,13 @@ use ec_store::core::CoreStats;
 use ec_store::disk;
 use ec_store::medium::{Medium as _, Memory};
 use messenger::sync::ContentionMutex;
-use messenger::{CallError, Connection, Handle, Message, Refusal, TrafficClass};
+use messenger::{CallError, Connection, Handle, Listener, Message, Refusal, TrafficClass};
 use protocol::monitor::{MonitorReply, MonitorRequest, ObjectStore, OsdReport};
 use protocol::{ClusterId, DecodeError, Kind};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// What an OSD says of itself at boot.
@@ -79,6 +79,8 @@ pub(super) struct Shared {
     pub memory: Option<Memory>,
     /// Set once, before the first boot message.
     pub identity: OnceLock<Identity>,
+    /// Where it listens, once it does; its owner is the handle.
+    listener: OnceLock<Weak<Listener>>,
     /// Nothing new may begin.
     pub stopping: AtomicBool,
     /// It left the cluster because of its disk, and does not boot again for now.
@@ -105,6 +107,7 @@ impl Shared {
             handle,
             memory,
             identity: OnceLock::new(),
+            listener: OnceLock::new(),
             stopping: AtomicBool::new(false),
             away: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
@@ -162,6 +165,17 @@ impl Shared {
             blank: losses.blank,
             host: self.config.host.clone(),
         }
+    }
+
+    /// It listens. Called once.
+    pub fn set_listener(&self, listener: &Arc<Listener>) {
+        // A second one would have to be that of another start, which has other shared state.
+        let _ = self.listener.set(Arc::downgrade(listener));
+    }
+
+    /// Where it listens, while it does.
+    pub fn listener(&self) -> Option<Arc<Listener>> {
+        self.listener.get()?.upgrade()
     }
 
     /// A core is alive.

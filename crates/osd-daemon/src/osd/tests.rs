@@ -3,6 +3,7 @@
 mod data;
 mod hostile;
 mod measuring;
+mod settings;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};
