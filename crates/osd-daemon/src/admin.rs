@@ -7,11 +7,10 @@
 use crate::config::{Config, Settings};
 use bytes::Bytes;
 use messenger::{Connection, Message};
-use parking_lot::Mutex;
 use protocol::Kind;
 use protocol::admin::{AdminReply, AdminRequest, Setting};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Replaces the process's log filter, or says what is wrong with the new one.
 type SetLog = dyn Fn(&str) -> Result<(), String> + Send + Sync;
@@ -31,8 +30,13 @@ impl Log {
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("filter", &self.filter.lock()).finish_non_exhaustive()
+        f.debug_struct("Log").field("filter", &locked(&self.filter)).finish_non_exhaustive()
     }
+}
+
+/// Settings are replaced whole, so what a panic leaves behind is good.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What of a running role can change.
@@ -90,10 +94,10 @@ impl LiveConfig {
     }
 
     fn all<R: LiveRole>(&self) -> Vec<Setting> {
-        let words = self.settings.lock().words();
+        let words = locked(&self.settings).words();
         let describe = |&(key, help): &(&'static str, &'static str)| {
             let set = match (key, &self.log) {
-                ("log", Some(log)) => Some(log.filter.lock().clone()),
+                ("log", Some(log)) => Some(locked(&log.filter).clone()),
                 _ => words.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone()),
             };
             let (help, default) = match help.split_once("[default: ") {
@@ -122,12 +126,12 @@ impl LiveConfig {
 
     fn set<R: LiveRole>(&self, role: &R, key: &str, value: &str) -> Result<AdminReply, String> {
         let new = Settings::from_words(key, value)?;
-        let mut settings = self.settings.lock();
+        let mut settings = locked(&self.settings);
         let merged = new.or(settings.clone());
         let config = Config::new(merged.clone()).map_err(|error| error.to_string())?;
         match (key, &self.log) {
             ("log", Some(log)) => {
-                let mut filter = log.filter.lock();
+                let mut filter = locked(&log.filter);
                 (log.set)(&config.log)?;
                 filter.clone_from(&config.log);
             }
@@ -154,7 +158,7 @@ mod tests {
         const LIVE_KEYS: &'static [&'static str] = &["journal_sync_interval_ms"];
 
         fn apply(&self, _key: &str, config: &Config) -> Result<(), String> {
-            *self.0.lock() = config.journal_sync_interval_ms;
+            *locked(&self.0) = config.journal_sync_interval_ms;
             Ok(())
         }
     }
@@ -174,7 +178,7 @@ mod tests {
         let (live, role) = live();
         let AdminReply::Changed(setting) = set(&live, &role, "journal_sync_interval_ms", "20") else { panic!("no") };
         assert_eq!((setting.value.as_str(), setting.is_default, setting.is_live), ("20", false, true));
-        assert_eq!(*role.0.lock(), 20);
+        assert_eq!(*locked(&role.0), 20);
         assert!(matches!(set(&live, &role, "log", "debug"), AdminReply::Changed(_)));
         let AdminReply::Settings(all) = live.answer(&role, &AdminRequest::ShowConfig) else { panic!("no") };
         assert_eq!(all.len(), Settings::KEYS.len());
@@ -204,7 +208,7 @@ mod tests {
         }
         let AdminReply::NeedsRestart(setting) = set(&live, &role, "osd_count", "7") else { panic!("no") };
         assert_eq!((setting.value.as_str(), setting.is_live), ("5", false));
-        assert_eq!(*role.0.lock(), 100);
+        assert_eq!(*locked(&role.0), 100);
         let AdminReply::Refused(why) = live.answer(&role, &AdminRequest::GetConfig { key: "osd_cuont".into() }) else {
             panic!("there is no such key")
         };
