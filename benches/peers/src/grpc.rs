@@ -12,6 +12,7 @@ use std::time::Instant;
 use bytes::{Buf, BufMut, Bytes};
 use http::uri::PathAndQuery;
 use tokio::runtime::{Builder, Runtime};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -110,9 +111,11 @@ pub fn serve(until_told: impl FnOnce(SocketAddr) -> io::Result<()>) -> Result<()
     let addr = listener.local_addr()?;
     std::thread::spawn(move || -> Result<(), PeerError> {
         runtime()?.block_on(async move {
-            let incoming = TcpListenerStream::new(tokio::net::TcpListener::from_std(listener)?);
+            // The server's own setting counts for listeners that it makes itself only.
+            let incoming = TcpListenerStream::new(tokio::net::TcpListener::from_std(listener)?)
+                .map(|stream| stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream)));
             let peers = Peers(Bytes::from(vec![7; 1 << 20]));
-            Ok(Server::builder().tcp_nodelay(true).add_service(peers).serve_with_incoming(incoming).await?)
+            Ok(Server::builder().add_service(peers).serve_with_incoming(incoming).await?)
         })
     });
     Ok(until_told(addr)?)
