@@ -121,8 +121,13 @@ impl Daemon {
 
     /// Waits until it is gone.
     pub fn wait_gone(&self, deadline: Duration) -> bool {
+        self.wait_end(self.pid(), deadline)
+    }
+
+    /// Waits until it is gone, and the process that it was has let go of its files.
+    fn wait_end(&self, pid: Option<Pid>, deadline: Duration) -> bool {
         let end = Instant::now() + deadline;
-        while self.pid().is_some() {
+        while self.pid().is_some() || pid.is_some_and(holds_files) {
             if Instant::now() > end {
                 return false;
             }
@@ -137,8 +142,13 @@ impl Daemon {
     /// # Errors
     /// When it does not run or does not go.
     pub fn kill(&self) -> Outcome {
+        let pid = self.pid();
         self.signal(Signal::KILL)?;
-        ensure!(self.wait_gone(Duration::from_secs(10)), "{} is stuck in the kernel and cannot be killed", self.name);
+        ensure!(
+            self.wait_end(pid, Duration::from_secs(10)),
+            "{} is stuck in the kernel and cannot be killed",
+            self.name
+        );
         Ok(())
     }
 
@@ -147,9 +157,10 @@ impl Daemon {
     /// # Errors
     /// When it does not run, or does not stop in time; it is left running then.
     pub fn stop(&self, deadline: Duration) -> Outcome {
+        let pid = self.pid();
         self.signal(Signal::TERM)?;
         ensure!(
-            self.wait_gone(deadline),
+            self.wait_end(pid, deadline),
             "{} did not stop within {} s of SIGTERM; see {}",
             self.name,
             deadline.as_secs(),
@@ -157,4 +168,14 @@ impl Daemon {
         );
         Ok(())
     }
+}
+
+/// Does a process that is dying still have threads that may hold its files and locks? Its command line goes before them.
+fn holds_files(pid: Pid) -> bool {
+    let proc = std::path::Path::new("/proc").join(pid.as_raw_nonzero().to_string());
+    let threads = std::fs::read_dir(proc.join("task")).map_or(0, Iterator::count);
+    let stat = std::fs::read_to_string(proc.join("stat")).unwrap_or_default();
+    // The state stands behind the name, which is in parentheses and may hold anything.
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    threads > 1 || state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
