@@ -8,6 +8,7 @@
 //! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
 //! * [`journal`]: what was written and is not yet in fragment files, one log per core.
 //! * [`pg`]: the PG write protocol, writer side and shard side, as state machines without I/O.
+//! * [`scrub`]: what the sums of an object's shards say of them, as pure functions.
 //! * [`core`]: the executor of one core, which drives the machines of its PGs over journal and fragment files.
 //!
 //! Depends on `protocol` for ids and on `messenger` for buffers and executor threads. Knows nothing of sockets, names or
@@ -22,4 +23,5 @@ pub mod journal;
 pub mod layout;
 pub mod medium;
 pub mod pg;
+pub mod scrub;
 pub mod superblock;

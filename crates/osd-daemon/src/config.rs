@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+/// Ten years: longer intervals are mistakes.
+const SECONDS_MAX: u64 = 10 * 366 * 86_400;
+
 /// A part of the cluster that a process can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -126,6 +129,12 @@ settings! {
     http_listen: SocketAddr, "TREFOIL_HTTP_LISTEN";
     /// Count locks and the time of workers; off only to measure what that costs [default: true]
     telemetry: bool, "TREFOIL_TELEMETRY";
+    /// Time between checks of all checksums of a placement group, in seconds; 0: only when asked [default: 86400]
+    osd_scrub_min_interval_s: u64, "TREFOIL_OSD_SCRUB_MIN_INTERVAL_S";
+    /// Time between comparisons of its shards with each other, too, in seconds; 0: only when asked [default: 604800]
+    osd_deep_scrub_interval_s: u64, "TREFOIL_OSD_DEEP_SCRUB_INTERVAL_S";
+    /// Most bytes of each shard that a storage daemon's scrubs read in a second [default: 32 MiB]
+    osd_scrub_bytes_per_sec: u64, "TREFOIL_OSD_SCRUB_BYTES_PER_SEC";
     /// Log filter, as of RUST_LOG [default: info]
     log: String, "TREFOIL_LOG";
 }
@@ -216,6 +225,12 @@ pub struct Config {
     pub http_listen: Option<SocketAddr>,
     /// Count locks and times.
     pub telemetry: bool,
+    /// Time between light scrubs of a PG, in seconds; 0: never.
+    pub osd_scrub_min_interval_s: u64,
+    /// Time between deep scrubs of a PG, in seconds; 0: never.
+    pub osd_deep_scrub_interval_s: u64,
+    /// Rate of scrubs, in bytes of each shard a second.
+    pub osd_scrub_bytes_per_sec: u64,
     /// Log filter.
     pub log: String,
 }
@@ -337,6 +352,24 @@ impl Config {
             path_cut: path_cut(s.osd_path_cut.as_deref(), store)?,
             http_listen: s.http_listen,
             telemetry: s.telemetry.unwrap_or(true),
+            osd_scrub_min_interval_s: in_range(
+                "osd_scrub_min_interval_s",
+                s.osd_scrub_min_interval_s.unwrap_or(86_400),
+                0,
+                SECONDS_MAX,
+            )?,
+            osd_deep_scrub_interval_s: in_range(
+                "osd_deep_scrub_interval_s",
+                s.osd_deep_scrub_interval_s.unwrap_or(7 * 86_400),
+                0,
+                SECONDS_MAX,
+            )?,
+            osd_scrub_bytes_per_sec: in_range(
+                "osd_scrub_bytes_per_sec",
+                s.osd_scrub_bytes_per_sec.unwrap_or(32 << 20),
+                64 << 10,
+                1 << 40,
+            )?,
             log: s.log.unwrap_or_else(|| "info".into()),
         })
     }

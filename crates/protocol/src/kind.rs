@@ -77,6 +77,10 @@ kinds! {
     Admin = 0x54,
     /// Daemon to operator: postcard [`crate::admin::AdminReply`].
     AdminReply = 0x55,
+    /// Anyone to an OSD, call: postcard [`crate::scrub::ScrubRequest`].
+    Scrub = 0x60,
+    /// OSD to anyone: postcard [`crate::scrub::ScrubReply`].
+    ScrubReply = 0x61,
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 //! * [`ids`]: every identifier as a type of its own, and the erasure [`Profile`].
 //! * [`kind`]: the message kinds, the number in each frame's header.
 //! * [`shard`]: hot messages between a session and a shard, as fixed little-endian layouts.
-//! * [`recovery`]: what a returning shard asks of in-sync shards.
+//! * [`recovery`]: what a returning or scrubbing shard asks of in-sync shards.
 //! * [`monitor`]: map, liveness and sessions.
 //! * [`namespace`]: the metadata service. [`admin`]: what operators ask of one daemon.
 //! * [`rules`]: the write protocol's rules by name.
+//! * [`scrub`]: what operators ask of scrubbing.
 //!
 //! Hot messages are `zerocopy` structs that stand at the start of a frame's front segment; their bulk bytes are the
 //! frame's data segment. Control messages are serde enums in postcard ([`encode`], [`decode`]) in the front segment.
@@ -23,6 +24,7 @@ pub mod monitor;
 pub mod namespace;
 pub mod recovery;
 pub mod rules;
+pub mod scrub;
 pub mod shard;
 
 pub use ids::*;

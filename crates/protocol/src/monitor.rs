@@ -3,6 +3,7 @@
 //! Contract: the map itself is opaque here (`map: Vec<u8>`, encoded by the crate `cluster`).
 
 use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardSet};
+use crate::scrub::ScrubReport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -168,6 +169,8 @@ pub struct OsdReport {
     pub object_store: ObjectStore,
     /// How far it carries operations.
     pub path_cut: PathCut,
+    /// What scrubbing has done and found.
+    pub scrub: Box<ScrubReport>,
 }
 
 /// What an OSD keeps its data in.

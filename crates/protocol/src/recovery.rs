@@ -1,8 +1,8 @@
-//! What a returning or repairing shard asks of in-sync shards (model: `List`, `Snap`, `Report`).
+//! What a returning, repairing or scrubbing shard asks of in-sync shards (model: `List`, `Snap`, `Report`).
 //!
 //! Contract: every request names the PG's epoch; a member of another epoch answers [`RecoveryReply::Refused`].
 
-use crate::ids::{Epoch, ObjectId, PgId, Seq, SessionId, ShardIndex};
+use crate::ids::{Epoch, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use crate::shard::Status;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,39 @@ pub enum RecoveryBody {
         /// The objects.
         objects: Vec<ObjectId>,
     },
+    /// Which objects have a fragment at your place? Answered in pages: objects after `after`.
+    Objects {
+        /// The last object of the page before.
+        after: Option<ObjectId>,
+    },
+    /// Check this range of a fragment on your disk, and tell the linear sums of its units.
+    Sum {
+        /// The object.
+        object: ObjectId,
+        /// In the fragment, in bytes.
+        offset: u64,
+        /// In bytes.
+        length: u32,
+        /// Which sums (`ec_store::codec::LinearSum`); none are wanted without.
+        seed: Option<u64>,
+        /// Read from the disk, not from memory, and check header and checksums, too.
+        scrub: bool,
+        /// As in `Snap`.
+        known: Vec<(SessionId, Seq)>,
+        /// As in `Snap`.
+        floor: Vec<(SessionId, Seq)>,
+    },
+    /// Rebuild this range of your fragment from shards other than `avoid`: the evidence, or the operator, is against it.
+    Mend {
+        /// The object.
+        object: ObjectId,
+        /// In the fragment, in bytes.
+        offset: u64,
+        /// In bytes.
+        length: u64,
+        /// Shards not to take pieces from.
+        avoid: ShardSet,
+    },
 }
 
 /// A session's marks at a member.
@@ -95,6 +128,28 @@ pub enum RecoveryReply {
         /// The objects.
         objects: Vec<ObjectId>,
     },
+    /// To `Objects`.
+    Objects {
+        /// In ascending order.
+        objects: Vec<ObjectId>,
+        /// There are more.
+        more: bool,
+    },
+    /// To `Sum`; the data segment holds the sums of the range's units, nothing if none were wanted or bytes are bad.
+    Summed {
+        /// Does the object exist here?
+        exists: bool,
+        /// Where the object's user data ends.
+        logical_end: u64,
+        /// Length of the whole fragment: data ends here, in bytes.
+        fragment_end: u64,
+        /// Parts of the range that fail their checksums, (offset, length); they are being repaired.
+        corrupt: Vec<(u64, u64)>,
+        /// Marks of every session with records in this PG.
+        marks: Vec<SessionMark>,
+    },
+    /// To `Mend`: it is noted, and tried until it succeeds.
+    Mending,
     /// Not now: ask again shortly.
     NotYet,
     /// Not like this.

@@ -356,6 +356,8 @@ impl World {
                     _ => Answer::No,
                 }
             }
+            // only scrubs ask these, and nobody scrubs here
+            RecoveryBody::Objects { .. } | RecoveryBody::Sum { .. } | RecoveryBody::Mend { .. } => Answer::No,
         };
         self.look_at_applied(m)?;
         Ok(answer)

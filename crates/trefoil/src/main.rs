@@ -1,7 +1,8 @@
 //! The operator's command: how is the cluster, and what is in it.
 //!
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
-//! * [`config`]: settings of running daemons. [`object`]: named objects, to and from files and pipes.
+//! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
+//! * [`object`]: named objects, to and from files and pipes.
 //! * [`locks`], [`top`]: where threads wait and what workers do, asked of each daemon by [`telemetry`].
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
@@ -15,6 +16,7 @@ mod monitor;
 mod object;
 mod output;
 mod pool;
+mod scrub;
 mod status;
 mod table;
 mod telemetry;
@@ -65,6 +67,8 @@ enum Command {
     /// Settings of a running daemon
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Checks what is on the disks, repairs what it can, and names what it cannot
+    Scrub(scrub::ScrubArgs),
 }
 
 #[derive(Subcommand)]
@@ -118,6 +122,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),
         Command::Config(command) => config::run(&cluster, command),
+        Command::Scrub(args) => scrub::run(&cluster, &args),
         Command::Object(command) => object::run(&cluster, command),
     }
 }

@@ -7,8 +7,9 @@ use messenger::{
     ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, TrafficClass, Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::{ClusterId, Kind};
-use std::net::ToSocketAddrs;
+use protocol::scrub::{ScrubReply, ScrubRequest};
+use protocol::{ClusterId, Kind, OsdId};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,21 @@ pub fn ask(monitor: &str, request: &MonitorRequest, timeout: Duration) -> Result
     let unreachable = |reason: String| OperatorError::Unreachable { monitor: monitor.to_owned(), reason };
     let reply = call(monitor, Kind::Monitor, protocol::encode(request), timeout).map_err(unreachable)?;
     protocol::decode("monitor reply", &reply.front).map_err(|e| unreachable(e.to_string()))
+}
+
+/// Asks a storage daemon about scrubbing, and waits for the answer.
+///
+/// # Errors
+/// [`OperatorError::Refused`] when it does not answer.
+pub fn ask_osd(
+    osd: OsdId,
+    addr: SocketAddr,
+    request: &ScrubRequest,
+    timeout: Duration,
+) -> Result<ScrubReply, OperatorError> {
+    let silent = |reason: String| OperatorError::Refused(format!("{osd} at {addr} does not answer: {reason}"));
+    let reply = call(&addr.to_string(), Kind::Scrub, protocol::encode(request), timeout).map_err(silent)?;
+    protocol::decode("scrub reply", &reply.front).map_err(|e| silent(e.to_string()))
 }
 
 /// One call to a daemon, over a connection of its own.

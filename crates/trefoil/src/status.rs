@@ -9,10 +9,14 @@
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
 //!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "journal_records": 0,
 //!             "objects_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
-//!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0}],
+//!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0,
+//!             "scrub": {"running": "1.3" or null, "pgs": 0, "objects": 0, "bytes": 0, "found": 0, "repaired": 0,
+//!                       "skipped": 0}}],
 //!   "pools": [{"id": 1, "name": "data", "k": 2, "m": 1, "chunk_bytes": 512, "object_bytes": 67108864, "pg_num": 32}],
 //!   "pgs": {"clean": 32, "degraded": 0, "recovering": 0, "peering": 0, "down": 0},
 //!   "objects_to_rebuild": 0,
+//!   "scrub": {"open": 0,          objects whose shards do not match, and the first of them
+//!             "findings": [{"pg": "1.3", "object": "...", "osds": [0, 1, 2], "offset": 0, "length": 4096, "wrong": [1]}]},
 //!   "clients": [{"session": 1, "name": "..."}],
 //!   "mds": "127.0.0.1:7401",        null while there is none
 //!   "total_bytes": 1, "free_bytes": 1
@@ -20,6 +24,7 @@
 //! ```
 
 use protocol::monitor::{ClusterStatus, Health, OsdStatus, PgCondition, PoolStatus};
+use protocol::scrub::{ScrubFinding, ScrubReport, ScrubTotals};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -37,6 +42,7 @@ struct StatusJson<'a> {
     pools: Vec<PoolJson<'a>>,
     pgs: BTreeMap<&'static str, u32>,
     objects_to_rebuild: u64,
+    scrub: FindingsJson,
     clients: Vec<ClientJson<'a>>,
     mds: Option<String>,
     total_bytes: u64,
@@ -68,6 +74,34 @@ struct OsdJson<'a> {
     write_bytes: u64,
     objectstore: &'static str,
     path_cut: &'static str,
+    scrub: ScrubJson,
+}
+
+#[derive(Serialize)]
+struct ScrubJson {
+    running: Option<String>,
+    pgs: u64,
+    objects: u64,
+    bytes: u64,
+    found: u64,
+    repaired: u64,
+    skipped: u64,
+}
+
+#[derive(Serialize)]
+struct FindingsJson {
+    open: u64,
+    findings: Vec<FindingJson>,
+}
+
+#[derive(Serialize)]
+struct FindingJson {
+    pg: String,
+    object: String,
+    osds: Vec<u32>,
+    offset: u64,
+    length: u64,
+    wrong: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -98,6 +132,10 @@ pub fn to_json(status: &ClusterStatus) -> String {
         pools: status.pools.iter().map(pool).collect(),
         pgs: CONDITIONS.iter().map(|&c| (condition(c), count(status, c))).collect(),
         objects_to_rebuild: status.objects_to_rebuild,
+        scrub: FindingsJson {
+            open: status.osds.iter().map(|osd| osd.report.scrub.open).sum(),
+            findings: status.osds.iter().flat_map(|osd| &osd.report.scrub.findings).map(finding).collect(),
+        },
         clients: status.clients.iter().map(|(id, name)| ClientJson { session: id.get(), name }).collect(),
         mds: status.mds.map(|addr| addr.to_string()),
         total_bytes: status.total_bytes,
@@ -156,6 +194,24 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         write_bytes: report.write_bytes,
         objectstore: report.object_store.as_str(),
         path_cut: report.path_cut.as_str(),
+        scrub: scrub(&report.scrub),
+    }
+}
+
+fn scrub(report: &ScrubReport) -> ScrubJson {
+    let ScrubTotals { pgs, objects, bytes, found, repaired, skipped } = report.totals;
+    ScrubJson { running: report.running.map(|pg| pg.to_string()), pgs, objects, bytes, found, repaired, skipped }
+}
+
+fn finding(finding: &ScrubFinding) -> FindingJson {
+    let wrong = finding.wrong.iter().filter_map(|shard| finding.acting.get(usize::from(shard.get())));
+    FindingJson {
+        pg: finding.pg.to_string(),
+        object: finding.object.to_string(),
+        osds: finding.acting.iter().map(|osd| osd.get()).collect(),
+        offset: finding.offset,
+        length: finding.length,
+        wrong: wrong.map(|osd| osd.get()).collect(),
     }
 }
 

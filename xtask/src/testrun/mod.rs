@@ -12,6 +12,7 @@
 //! * [`sick`]: parts that are slow or half dead.
 //! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
 //! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
+//! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
 //!
@@ -27,6 +28,7 @@ pub mod posix;
 mod programs;
 mod report;
 pub mod rig;
+mod scrub;
 mod setup;
 mod sick;
 mod simulator;
@@ -53,8 +55,8 @@ pub struct TestArgs {
     #[arg(long)]
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
-    /// clients, two-mounts, kill, sick, crash, input, disk, trefoil, fuzz; with a slash, also a part of the test's name:
-    /// fio/randwrite
+    /// clients, two-mounts, kill, sick, crash, input, disk, scrub, trefoil, fuzz; with a slash, also a part of the test's
+    /// name: fio/randwrite
     filter: Option<String>,
 }
 
@@ -121,7 +123,7 @@ impl Bench {
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
 /// Groups that start clusters of their own.
-const OWN: [&str; 7] = ["trefoil", "two-mounts", "input", "disk", "kill", "sick", "crash"];
+const OWN: [&str; 8] = ["trefoil", "two-mounts", "input", "disk", "scrub", "kill", "sick", "crash"];
 
 /// Runs the tests.
 ///
@@ -176,6 +178,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if report.wants("disk") {
         bad_disk::run(&bench, report)?;
+    }
+    if report.wants("scrub") {
+        scrub::run(&bench, report)?;
     }
     if report.wants("kill") {
         kills::run(&bench, report)?;

@@ -100,6 +100,11 @@ impl Monitor {
                 found.push((Health::Degraded, format!("{id} has {count} checksum errors not yet repaired")));
             }
         }
+        let open: u64 = self.live.reports.values().map(|report| report.scrub.open).sum();
+        if open > 0 {
+            let what = "objects have shards that do not match: `trefoil scrub list` names them";
+            found.push((Health::Degraded, format!("{open} {what}")));
+        }
         let dead = self.state.dead_sessions().count();
         if dead > 0 {
             found.push((Health::Ok, format!("the last writes of {dead} dead clients are being decided")));

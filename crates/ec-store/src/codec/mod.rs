@@ -8,8 +8,10 @@
 mod gf;
 #[expect(unsafe_code, reason = "vector instructions")]
 mod kernel;
+mod sum;
 
 pub use kernel::Kernel;
+pub use sum::{LinearSum, SUM_BYTES, SUM_UNIT_BYTES};
 
 use gf::{Matrix, Row};
 use protocol::ids::{Profile, ShardIndex};

@@ -15,12 +15,15 @@
 //! `Busy`. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs.
+//! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, [`scrub`]
+//! compares shards.
 
 mod format;
+mod pace;
 mod reading;
 pub mod recovery;
 mod restart;
+pub mod scrub;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -37,11 +40,12 @@ use crate::superblock::DataDir;
 use bytes::Bytes;
 use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
+use pace::Pace;
 use protocol::monitor::SessionHolding;
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
-use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId};
+use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardSet};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -76,6 +80,8 @@ pub struct CoreConfig {
     /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros. For measuring only:
     /// [`protocol::monitor::PathCut::MsgrPg`]. Default false.
     pub cut_after_pg: bool,
+    /// Bytes of each shard that scrubs led by this core read in a second, at most. Default 32 MiB.
+    pub scrub_bytes_per_sec: u64,
 }
 
 impl CoreConfig {
@@ -89,6 +95,7 @@ impl CoreConfig {
             full_ratio: 0.95,
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             cut_after_pg: false,
+            scrub_bytes_per_sec: 32 << 20,
         }
     }
 }
@@ -172,8 +179,18 @@ pub struct CoreStats {
     pub syncs: u64,
 }
 
-/// A range of an object that failed its checksum.
-pub type Repair = (PgId, ObjectId, Range<u64>);
+/// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they are against it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Repair {
+    /// The PG.
+    pub pg: PgId,
+    /// The object.
+    pub object: ObjectId,
+    /// In bytes of the fragment.
+    pub range: Range<u64>,
+    /// Shards not to take pieces from.
+    pub avoid: ShardSet,
+}
 
 /// A PG that is held here, with the way back to its sessions.
 struct Held<O> {
@@ -200,6 +217,9 @@ struct State<O> {
     corrupt: BTreeSet<(PgId, ObjectId, u64, u64)>,
     /// Fragments that lost their header and are not repaired yet. A read need not come by before another shard fails.
     damaged: BTreeSet<(PgId, ObjectId)>,
+    /// Ranges whose bytes the other shards are against.
+    mends: BTreeMap<(PgId, ObjectId), (Range<u64>, ShardSet)>,
+    scrub_pace: Pace,
     stats: CoreStats,
     stopped: bool,
 }
@@ -263,6 +283,8 @@ impl<O: Outlet> Core<O> {
             repairs: VecDeque::new(),
             corrupt: BTreeSet::new(),
             damaged: BTreeSet::new(),
+            mends: BTreeMap::new(),
+            scrub_pace: Pace::new(config.scrub_bytes_per_sec),
             stats: CoreStats::default(),
             stopped: false,
         };
@@ -529,7 +551,7 @@ impl<O: Outlet> Core<O> {
         }
         state.stats.corrupt_found += 1;
         tracing::warn!(%pg, %object, ?range, "bytes fail their checksum: they are read from other shards and repaired");
-        state.repairs.push_back((pg, object, range));
+        state.repairs.push_back(Repair { pg, object, range, avoid: ShardSet::EMPTY });
         self.shared.repair.notify_all();
     }
 
@@ -537,15 +559,19 @@ impl<O: Outlet> Core<O> {
     /// records whose bytes are in the file only hold it back at first.
     fn repair_damaged(&self) {
         let mut state = self.shared.state.borrow_mut();
-        let State { store, shards, repairs, damaged, corrupt, .. } = &mut *state;
-        if repairs.is_empty() && !corrupt.is_empty() {
-            repairs.extend(corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end)));
+        let State { store, shards, repairs, damaged, corrupt, mends, .. } = &mut *state;
+        let avoid = ShardSet::EMPTY;
+        if repairs.is_empty() {
+            let corrupt = corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end, avoid));
+            let mends = mends.iter().map(|((pg, object), (range, avoid))| (*pg, *object, range.clone(), *avoid));
+            repairs.extend(corrupt.chain(mends).map(|(pg, object, range, avoid)| Repair { pg, object, range, avoid }));
             self.shared.repair.notify_all();
         }
         damaged.extend(store.fragments.take_salvaged().into_iter().map(|key| (key.pg, key.object)));
         for &(pg, object) in damaged.iter() {
             let Some(held) = shards.get(&pg) else { continue };
-            let repair = (pg, object, 0..held.shard.view().pg.profile.fragment_bytes());
+            let range = 0..held.shard.view().pg.profile.fragment_bytes();
+            let repair = Repair { pg, object, range, avoid };
             if repairs.len() < REPAIRS_MAX && !repairs.contains(&repair) {
                 repairs.push_back(repair);
                 self.shared.repair.notify_all();

@@ -150,7 +150,7 @@ impl<O: Outlet> Core<O> {
         Ok(())
     }
 
-    fn unpin(state: &mut State<O>, pg: PgId, object: ObjectId) {
+    pub(super) fn unpin(state: &mut State<O>, pg: PgId, object: ObjectId) {
         if let Some(held) = state.shards.get_mut(&pg) {
             held.shard.unpin(object);
         }
@@ -301,10 +301,36 @@ impl<O: Outlet> Core<O> {
                 let range = *offset..offset.checked_add(u64::from(*length)).ok_or(malformed)?;
                 return self.give_piece(outlet, to, pg, &question, range);
             }
+            RecoveryBody::Mend { object, offset, length, avoid } => {
+                let range = *offset..offset.checked_add(*length).ok_or(malformed)?;
+                Some(Ok(self.mend(pg, epoch, *object, range, *avoid)))
+            }
+            RecoveryBody::Objects { .. } | RecoveryBody::Sum { .. } => {
+                let (core, outlet) = (self.clone(), outlet.clone());
+                self.shared.worker.spawn(async move {
+                    let (reply, sums) = core.scrub_answer(&request).await;
+                    reply_recovery(&outlet, to, &reply, sums);
+                });
+                return Ok(());
+            }
         };
         let reply = reply.unwrap_or(Ok(RecoveryReply::Refused(Status::NotActive)));
         reply_recovery(outlet, to, &reply.unwrap_or_else(|error| refused(&error)), Bytes::new());
         Ok(())
+    }
+
+    /// Pins the object at a cut, or says why not.
+    pub(super) fn snapshot(&self, pg: PgId, question: &SnapQuestion<'_>) -> Result<Snapshot, RecoveryReply> {
+        match self.with(pg, |shard, store| shard.snap(store, question)) {
+            None => Err(RecoveryReply::Refused(Status::NotActive)),
+            Some(Ok(SnapPlan::Ready(snap))) => Ok(snap),
+            Some(Ok(SnapPlan::Refused(status))) => Err(RecoveryReply::Refused(status)),
+            Some(Ok(SnapPlan::NotYet)) => {
+                self.shared.state.borrow_mut().trim_wanted = true;
+                Err(RecoveryReply::NotYet)
+            }
+            Some(Err(error)) => Err(refused(&error)),
+        }
     }
 
     fn give_piece(
@@ -316,19 +342,9 @@ impl<O: Outlet> Core<O> {
         range: Range<u64>,
     ) -> Result<(), Malformed> {
         let object = question.object;
-        let plan = self.with(pg, |shard, store| shard.snap(store, question));
-        let snap = match plan {
-            Some(Ok(SnapPlan::Ready(snap))) => snap,
-            other => {
-                let reply = match other {
-                    None => RecoveryReply::Refused(Status::NotActive),
-                    Some(Ok(SnapPlan::Refused(status))) => RecoveryReply::Refused(status),
-                    Some(Ok(_)) => {
-                        self.shared.state.borrow_mut().trim_wanted = true;
-                        RecoveryReply::NotYet
-                    }
-                    Some(Err(error)) => refused(&error),
-                };
+        let snap = match self.snapshot(pg, question) {
+            Ok(snap) => snap,
+            Err(reply) => {
                 reply_recovery(outlet, to, &reply, Bytes::new());
                 return Ok(());
             }

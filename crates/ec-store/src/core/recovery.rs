@@ -10,19 +10,20 @@ use crate::pg::shard::returning::{Cut, common_cut, least_cut};
 use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
-use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex};
+use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a fragment that are rebuilt in one go, at most.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// Objects rebuilt before members are told: each telling syncs.
 const REPORT_OBJECTS: usize = 32;
 /// How long to wait before a member is asked again that is not ready.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// How often a range is asked for before its object is put back, to try others first.
-const TRIES: usize = 20;
+pub(super) const TRIES: usize = 20;
 
 /// The other shards of PGs.
 pub trait Members: Clone + 'static {
@@ -57,13 +58,13 @@ struct Piece {
 }
 
 /// What is the same all along a way back.
-struct Way<O: Outlet, M: Members> {
-    core: Core<O>,
+pub(super) struct Way<O: Outlet, M: Members> {
+    pub core: Core<O>,
     members: M,
-    pg: PgId,
+    pub pg: PgId,
     epoch: Epoch,
-    me: ShardIndex,
-    codec: Arc<dyn Codec>,
+    pub me: ShardIndex,
+    pub codec: Arc<dyn Codec>,
 }
 
 impl<O: Outlet> Core<O> {
@@ -107,7 +108,7 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    fn way<M: Members>(&self, pg: PgId, members: M) -> Option<Way<O, M>> {
+    pub(super) fn way<M: Members>(&self, pg: PgId, members: M) -> Option<Way<O, M>> {
         let view = self.view(pg)?;
         let codec = codec::for_profile(view.pg.profile);
         Some(Way { core: self.clone(), members, pg, epoch: view.pg.epoch, me: view.me, codec })
@@ -118,12 +119,12 @@ impl<O: Outlet> Core<O> {
     /// # Errors
     /// Those of this core's files.
     pub async fn repair<M: Members>(&self, repair: &Repair, members: M) -> Result<bool, CoreError> {
-        let (pg, object, range) = repair.clone();
+        let Repair { pg, object, range, avoid } = repair.clone();
         let Some(way) = self.way(pg, members) else { return Ok(false) };
         let mut at = range.start / SECTOR_BYTES * SECTOR_BYTES;
         while at < range.end {
             let end = range.end.next_multiple_of(SECTOR_BYTES).min(at + CHUNK_BYTES);
-            if !way.repair_chunk(object, at, end - at).await? {
+            if !way.repair_chunk(object, at..end, avoid).await? {
                 self.shared.state.borrow_mut().trim_wanted = true;
                 return Ok(false);
             }
@@ -134,7 +135,10 @@ impl<O: Outlet> Core<O> {
             state.stats.corrupt_repaired += 1;
             let within = |start, end| range.start <= start && end <= range.end;
             state.corrupt.retain(|&(p, o, start, end)| (p, o) != (pg, object) || !within(start, end));
-            state.repairs.retain(|(p, o, r)| (*p, *o) != (pg, object) || !within(r.start, r.end));
+            state.repairs.retain(|r| (r.pg, r.object) != (pg, object) || !within(r.range.start, r.range.end));
+            if state.mends.get(&(pg, object)).is_some_and(|(mend, _)| within(mend.start, mend.end)) {
+                state.mends.remove(&(pg, object));
+            }
             let whole = state.shards.get(&pg).map(|held| held.shard.view().pg.profile.fragment_bytes());
             if range.start == 0 && whole.is_some_and(|whole| range.end >= whole) {
                 state.damaged.remove(&(pg, object));
@@ -154,21 +158,28 @@ impl<O: Outlet, M: Members> Way<O, M> {
         self.core.with(self.pg, run).flatten().filter(|_| !self.core.shared.state.borrow().stopped)
     }
 
-    fn shard<R>(&self, f: impl FnOnce(&mut PgShard) -> R) -> Option<R> {
+    pub(super) fn shard<R>(&self, f: impl FnOnce(&mut PgShard) -> R) -> Option<R> {
         self.with(|shard, _| f(shard))
     }
 
-    fn is_current(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         self.shard(|_| ()).is_some()
     }
 
-    async fn pause(&self) {
+    pub(super) async fn pause(&self) {
         self.core.shared.worker.sleep(RETRY_DELAY).await;
     }
 
-    async fn ask(&self, member: ShardIndex, body: RecoveryBody) -> Option<(RecoveryReply, Bytes)> {
-        let request = RecoveryRequest { pg: self.pg, epoch: self.epoch, from: self.me, body };
-        self.members.ask(member, request).await
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(super) fn request(&self, body: RecoveryBody) -> RecoveryRequest {
+        RecoveryRequest { pg: self.pg, epoch: self.epoch, from: self.me, body }
+    }
+
+    pub(super) async fn ask(&self, member: ShardIndex, body: RecoveryBody) -> Option<(RecoveryReply, Bytes)> {
+        self.members.ask(member, self.request(body)).await
     }
 
     /// Asks every member what was missed, unless that was done. False: the epoch is over.
@@ -215,7 +226,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else { return Ok(false) };
             let length = CHUNK_BYTES.min(limit - at);
             let ask = |shard: &mut PgShard| shard.snap_body(object, at, length as u32);
-            let Some((pieces, chunk_cut)) = self.pieces(ask).await else { return Ok(false) };
+            let Some((pieces, chunk_cut)) = self.pieces(ask, ShardSet::EMPTY).await else { return Ok(false) };
             let (exists, end, fragment_end) = *whole.get_or_insert_with(|| summary(&pieces));
             let (data, bytes) = self.decode(&pieces, at, length);
             let piece = RebuiltPiece { offset: at, length, data, logical_end: 0 };
@@ -241,11 +252,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
         }
     }
 
-    /// k pieces of one cut.
-    async fn pieces(&self, body: impl Fn(&mut PgShard) -> RecoveryBody) -> Option<(Vec<Piece>, Cut)> {
+    /// k pieces of one cut, none from `avoid`.
+    async fn pieces(&self, body: impl Fn(&mut PgShard) -> RecoveryBody, avoid: ShardSet) -> Option<(Vec<Piece>, Cut)> {
         let k = self.codec.k();
         for turn in 0..TRIES {
-            let in_sync = self.shard(|shard| shard.view().pg.in_sync.without(self.me))?;
+            let in_sync = self.shard(|shard| shard.view().pg.in_sync.without(self.me).minus(avoid))?;
             let mut members: Vec<ShardIndex> = in_sync.iter().collect();
             let shift = turn % members.len().max(1);
             members.rotate_left(shift);
@@ -316,22 +327,24 @@ impl<O: Outlet, M: Members> Way<O, M> {
         Ok(())
     }
 
-    async fn repair_chunk(&self, object: ObjectId, offset: u64, length: u64) -> Result<bool, CoreError> {
-        let range = offset..offset + length;
+    async fn repair_chunk(&self, object: ObjectId, range: Range<u64>, avoid: ShardSet) -> Result<bool, CoreError> {
+        let (offset, length) = (range.start, range.end - range.start);
         for _ in 0..TRIES {
             let ask = |shard: &mut PgShard| shard.repair_body(object, offset, length as u32);
-            let Some((pieces, _)) = self.pieces(ask).await else { return Ok(false) };
+            let Some((pieces, _)) = self.pieces(ask, avoid).await else { return Ok(false) };
             let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
             if !pieces.iter().any(|piece| piece.exists) {
                 // deleted meanwhile: repairing it would make it anew
                 return Ok(true);
             }
             let (data, _) = self.decode(&pieces, offset, length);
+            let (_, end, _) = summary(&pieces);
             let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
                 if !shard.may_repair(object, &range, &marks) {
                     return Ok(false);
                 }
-                let (profile, logical_end) = (shard.view().pg.profile, 0);
+                // a fragment made anew, or its header, knows no end
+                let (profile, logical_end) = (shard.view().pg.profile, end);
                 let mut changes = vec![Change::Punch { offset, length, logical_end }];
                 changes.extend(data.iter().map(|(at, data)| Change::Write { offset: *at, data, logical_end }));
                 store.apply(self.pg, &profile, object, &changes)?;

@@ -399,6 +399,41 @@ impl FragmentFile {
         Ok(extents)
     }
 
+    /// Has the file still a name?
+    pub(super) fn is_linked(&self) -> Result<bool, FragmentError> {
+        Ok(self.file.stat().map_err(|error| self.io(error))?.is_linked)
+    }
+
+    /// Compares the header on disk with the one in memory, and forgets the checksums in memory, so that what is read next
+    /// is checked against those on disk. A header that is damaged is written anew, and `false` given. May wait for the
+    /// disk.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub fn recheck(&self) -> Result<bool, FragmentError> {
+        let mut state = self.state.lock();
+        if state.is_deleted {
+            return Ok(true);
+        }
+        self.write_back(&mut state)?;
+        state.table.forget();
+        let mut bytes = [0; HEADER_BYTES as usize];
+        let length = self.file.read_at(&mut bytes, 0).map_err(|error| self.io(error))?;
+        if matches!(Header::decode(&bytes[..length], self.key, self.cluster), Ok(header) if header == state.header) {
+            return Ok(true);
+        }
+        self.changed(0);
+        state.is_header_dirty = true;
+        self.write_back(&mut state)?;
+        Ok(false)
+    }
+
+    /// Asks the system to forget what it holds of the range in memory, where the disk has it too: what is read next comes
+    /// from the disk.
+    pub fn uncache(&self, offset: u64, length: u64) {
+        self.file.uncache(self.data_start + offset, length);
+    }
+
     /// Writes checksums and header to the page cache, so that what was done survives the death of the process. Needed
     /// after changes that no journal record repeats after a restart: those of a rebuild.
     ///

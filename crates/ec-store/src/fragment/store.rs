@@ -228,6 +228,22 @@ impl FragmentStore {
         Ok(existed)
     }
 
+    /// Lets go of an open fragment whose name was removed behind our back: its bytes would be gone at the next start.
+    /// True: it was so.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn forget_unlinked(&mut self, key: FragmentKey) -> Result<bool, FragmentError> {
+        let Some(slot) = self.files.get(&key) else { return Ok(false) };
+        if slot.file.is_linked()? {
+            return Ok(false);
+        }
+        tracing::warn!(fragment = %key, "the file was removed while it was open");
+        slot.file.set_deleted();
+        self.files.remove(&key);
+        Ok(true)
+    }
+
     /// The directory of a PG; it exists once the PG has a fragment.
     pub fn pg_dir(&mut self, pg: PgId) -> Dir {
         self.dirs.entry(pg).or_insert_with(|| self.root.dir(&pg.to_string())).clone()

@@ -91,6 +91,14 @@ impl MediumFile for File {
 
     fn stat(&self) -> io::Result<FileStat> {
         let metadata = self.metadata()?;
-        Ok(FileStat { length: metadata.len(), allocated_bytes: metadata.blocks() * 512 })
+        let is_linked = metadata.nlink() > 0;
+        Ok(FileStat { length: metadata.len(), allocated_bytes: metadata.blocks() * 512, is_linked })
+    }
+
+    fn uncache(&self, offset: u64, length: u64) {
+        let Some(length) = std::num::NonZeroU64::new(length) else { return };
+        if let Err(error) = rustix::fs::fadvise(self, offset, Some(length), rustix::fs::Advice::DontNeed) {
+            tracing::debug!(%error, "the page cache keeps its pages");
+        }
     }
 }

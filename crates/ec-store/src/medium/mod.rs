@@ -93,6 +93,8 @@ pub struct FileStat {
     pub length: u64,
     /// The space that it takes, in bytes.
     pub allocated_bytes: u64,
+    /// It still has a name.
+    pub is_linked: bool,
 }
 
 /// An open file, read and written at offsets. Lengths are in bytes.
@@ -139,6 +141,11 @@ pub trait MediumFile: Debug + Send + Sync {
     /// # Errors
     /// Those of `fstat`.
     fn stat(&self) -> io::Result<FileStat>;
+
+    /// Forgets what is held of the range in memory and durable too, so that what is read next comes from below. A wish.
+    fn uncache(&self, offset: u64, length: u64) {
+        let _ = (offset, length);
+    }
 }
 
 /// A directory of a medium.

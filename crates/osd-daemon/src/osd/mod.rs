@@ -12,7 +12,8 @@
 //! * `heart`: heartbeats, with a thread and a connection of their own. * `rhythm`: whether they leave.
 //! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers ask.
 //! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
-//! * `views`: the map as cores need it. * `cut`: answers at once, to measure what the messenger costs.
+//! * `scrub`: what is scrubbed when, what was found, and what operators ask of it. * `views`: the map as cores need it.
+//! * `cut`: answers at once, to measure what the messenger costs.
 
 mod control;
 mod cut;
@@ -23,6 +24,7 @@ mod peers;
 mod power;
 mod resolve;
 mod rhythm;
+mod scrub;
 mod service;
 mod shared;
 mod side;
@@ -100,6 +102,12 @@ pub struct OsdConfig {
     pub heartbeat_interval: Duration,
     /// PGs that return into sync at a time, over all cores. Default 8.
     pub osd_recovery_max_active: u16,
+    /// Time between light scrubs of a PG; zero: only when asked. Default 1 day.
+    pub osd_scrub_min_interval: Duration,
+    /// Time between deep scrubs of a PG; zero: only when asked. Default 7 days.
+    pub osd_deep_scrub_interval: Duration,
+    /// Bytes that the scrubs which this OSD leads read of each shard in a second, at most. Default 32 MiB.
+    pub osd_scrub_bytes_per_sec: u64,
     /// How long a start waits for the monitor before it gives up. Default 30 s.
     pub monitor_wait_max: Duration,
     /// What `trefoil config` shows and changes. Default: nothing is set.
@@ -132,6 +140,9 @@ impl OsdConfig {
             path_cut: PathCut::None,
             heartbeat_interval: Duration::from_millis(500),
             osd_recovery_max_active: 8,
+            osd_scrub_min_interval: Duration::from_secs(86_400),
+            osd_deep_scrub_interval: Duration::from_secs(7 * 86_400),
+            osd_scrub_bytes_per_sec: 32 << 20,
             monitor_wait_max: Duration::from_secs(30),
             live: Arc::default(),
             cancel: Arc::default(),
@@ -374,6 +385,9 @@ impl Starting {
         let io = |source| OsdError::Io { dir: config.dir.clone(), source };
         let (power, losses) =
             PowerFile::begin(dir.path(), dir.was_created(), self.shared.memory.is_some()).map_err(io)?;
+        if self.shared.memory.is_none() {
+            self.shared.scrub.lock().load(dir.path().join(scrub::FILE));
+        }
         self.open_cores(&dir, map.cluster, runtime)?;
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
         listen.placement = config.ms_placement;

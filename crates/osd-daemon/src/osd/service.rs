@@ -5,6 +5,7 @@
 //! connection, with a count and a line in the log; all others go on.
 
 use super::cut;
+use super::scrub;
 use super::shared::Shared;
 use super::side::Side;
 use bytes::Bytes;
@@ -54,6 +55,10 @@ impl Service for Dispatch {
                 return connection.reply(&message, Kind::OsdStatusReply.to_u16(), report, Bytes::new());
             }
             _ if crate::telemetry::answer(worker, connection, &message) => return,
+            Some(Kind::Scrub) if message.is_request() => match protocol::decode("scrub request", &message.front) {
+                Ok(request) => return scrub::answer(worker, &self.shared, connection, &message, request),
+                Err(_) => None,
+            },
             _ => return refuse(&self.shared, connection, message.kind, "not for an osd"),
         };
         match pg {

@@ -3,6 +3,7 @@
 //! Contract: touched when maps change and heartbeats leave, not by reads and writes.
 
 use super::power::Losses;
+use super::scrub::Board;
 use super::{OsdConfig, StoreConfig};
 use bytes::Bytes;
 use cluster::ClusterMap;
@@ -89,6 +90,8 @@ pub(super) struct Shared {
     pub malformed: AtomicU64,
     /// The monitor will have nothing to do with this program.
     pub refusal: ContentionMutex<Option<Refusal>>,
+    /// What is scrubbed, and what was found.
+    pub scrub: ContentionMutex<Board>,
     monitor: ContentionMutex<Option<Connection>>,
     map: ContentionMutex<Option<Arc<ClusterMap>>>,
     pulses: ContentionMutex<Vec<Option<Pulse>>>,
@@ -112,6 +115,7 @@ impl Shared {
             away: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
             refusal: ContentionMutex::new(&locks, "osd refusal", None),
+            scrub: ContentionMutex::new(&locks, "osd scrub", Board::default()),
             monitor: ContentionMutex::new(&locks, "osd monitor", None),
             map: ContentionMutex::new(&locks, "osd map", None),
             pulses: ContentionMutex::new(&locks, "osd pulses", pulses),
@@ -219,6 +223,7 @@ impl Shared {
             path_cut: self.config.path_cut,
             total_bytes: space.total_bytes,
             used_bytes: space.used_bytes,
+            scrub: Box::new(self.scrub.lock().report()),
             ..OsdReport::default()
         };
         let pulses = self.pulses.lock();

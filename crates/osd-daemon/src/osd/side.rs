@@ -5,6 +5,7 @@
 //! not show it: the monitor may have restarted in between.
 
 use super::peers::Peers;
+use super::scrub;
 use super::shared::{Pulse, Shared};
 use bytes::Bytes;
 use cluster::ClusterMap;
@@ -50,8 +51,8 @@ enum Way {
 #[derive(Debug)]
 pub(super) struct Side {
     pub core: Core<Connection>,
-    worker: Worker,
-    shared: Arc<Shared>,
+    pub worker: Worker,
+    pub shared: Arc<Shared>,
     peers: Rc<Peers>,
     /// Why this core serves no more, beside a failed sync.
     failed: RefCell<Option<String>>,
@@ -82,6 +83,7 @@ pub(super) fn open(
         journal_sync_interval: config.journal_sync_interval,
         full_ratio: config.full_ratio,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
+        scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
         ..CoreConfig::new(CoreId::new(core))
     };
     let opened = Core::open(dir, core_config, worker)?;
@@ -101,7 +103,8 @@ pub(super) fn open(
     worker.set_local(Rc::clone(&side));
     worker.spawn(Rc::clone(&side).run());
     worker.spawn(Rc::clone(&side).pulse());
-    worker.spawn(side.repairs());
+    worker.spawn(Rc::clone(&side).repairs());
+    worker.spawn(scrub::run(side));
     Ok(())
 }
 
@@ -121,7 +124,7 @@ pub(super) async fn stop(worker: Worker) -> bool {
 
 /// The other shards of PGs, for the core's way back.
 #[derive(Clone, Debug)]
-struct Others(Rc<Peers>);
+pub(super) struct Others(Rc<Peers>);
 
 impl Members for Others {
     fn ask(
@@ -135,6 +138,11 @@ impl Members for Others {
 }
 
 impl Side {
+    /// The other shards of this core's PGs.
+    pub fn others(&self) -> Others {
+        Others(Rc::clone(&self.peers))
+    }
+
     /// A newer map, and what it says of this core's PGs.
     pub fn learn(&self, map: Arc<ClusterMap>, views: Vec<ShardView>) {
         if self.shared.is_stopping() || self.failed.borrow().is_some() {
@@ -172,7 +180,7 @@ impl Side {
 
     async fn repairs(self: Rc<Self>) {
         while let Some(repair) = self.core.next_repair().await {
-            match self.core.repair(&repair, Others(Rc::clone(&self.peers))).await {
+            match self.core.repair(&repair, self.others()).await {
                 Ok(true) => {}
                 Ok(false) => tracing::debug!(?repair, "cannot be repaired now; it is tried again"),
                 Err(error) => tracing::error!(?repair, %error, "cannot be repaired"),
@@ -289,7 +297,7 @@ impl Side {
     async fn return_shard(self: Rc<Self>, pg: PgId) {
         let permit = self.slots.acquire(1).await;
         let began = Instant::now();
-        let result = self.core.return_shard(pg, Others(Rc::clone(&self.peers))).await;
+        let result = self.core.return_shard(pg, self.others()).await;
         drop(permit);
         let way = match result {
             Ok(Return::CaughtUp(epoch)) => {

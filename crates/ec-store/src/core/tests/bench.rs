@@ -211,7 +211,7 @@ impl Bench {
         let length = if matches!(op, Op::Write | Op::Punch) { range.len() as u32 } else { 0 };
         let offset = if op == Op::Delete { 0 } else { range.start as u64 };
         let pieces: WritePieces = (0..3).map(|i| (si(i), Piece { offset, length, data: bytes(i) })).collect();
-        let logical_end = if op == Op::Delete { 0 } else { range.end as u64 };
+        let logical_end = if op == Op::Delete { 0 } else { 2 * range.end as u64 };
         let write = NewWrite { object, op, logical_end, pieces };
         self.session.write(Instant::now(), write).expect("taken");
     }

@@ -1,6 +1,7 @@
 //! Cores on real journals and fragment files: killed and opened again, returning, repaired, cut.
 
 mod bench;
+mod scrub;
 
 use super::recovery::Return;
 use super::{Core, CoreConfig};
@@ -107,16 +108,22 @@ fn a_shard_returns_under_writes() {
 
 /// Runs a way back while messages flow.
 async fn drive<F: Future<Output = Return> + 'static>(bench: &mut Bench, back: impl Fn(&Bench) -> F) -> Return {
+    let task = back(bench);
+    drive_any(bench, task).await
+}
+
+/// Runs something while messages flow.
+async fn drive_any<T: 'static>(bench: &mut Bench, task: impl Future<Output = T> + 'static) -> T {
     let result = std::rc::Rc::new(std::cell::Cell::new(None));
-    let (task, out) = (back(bench), result.clone());
+    let out = result.clone();
     bench.worker.spawn(async move { out.set(Some(task.await)) });
-    for _ in 0..10_000 {
+    for _ in 0..30_000 {
         bench.turn().await;
-        if let Some(result) = result.get() {
+        if let Some(result) = result.take() {
             return result;
         }
     }
-    panic!("progress: the shard never returns");
+    panic!("progress: it never ends");
 }
 
 #[test]

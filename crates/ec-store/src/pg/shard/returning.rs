@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For each session up to which record pieces hold; `None`: all that it ever wrote.
 pub type Cut = BTreeMap<SessionId, Option<Seq>>;
 
+/// Marks heard of members, by session.
+pub type Known = BTreeMap<SessionId, Seq>;
+
 /// Where a return stands.
 #[derive(Debug, Default)]
 pub(super) struct Return {
@@ -367,6 +370,24 @@ impl PgShard {
         let open = self.log.sessions.iter().filter(|(_, s)| !s.is_over());
         let known: Vec<(SessionId, Seq)> = open.map(|(id, s)| (*id, s.settled())).collect();
         RecoveryBody::Snap { object, offset, length, known: known.clone(), floor: known }
+    }
+
+    /// The question for a member's sums of a range, when in-sync shards are compared. `known`: marks heard of meanwhile.
+    pub fn scrub_body(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        length: u32,
+        seed: Option<u64>,
+        known: &Known,
+    ) -> RecoveryBody {
+        let mut known = known.clone();
+        for (id, session) in self.log.sessions.iter().filter(|(_, s)| !s.is_over()) {
+            let mark = known.entry(*id).or_default();
+            *mark = (*mark).max(session.settled());
+        }
+        let known: Vec<(SessionId, Seq)> = known.into_iter().collect();
+        RecoveryBody::Sum { object, offset, length, seed, scrub: true, known: known.clone(), floor: known }
     }
 
     /// May a range that fails its checksum be replaced by bytes rebuilt from pieces with these marks? This shard must
