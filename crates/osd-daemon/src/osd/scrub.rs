@@ -67,6 +67,8 @@ pub(super) struct Board {
     /// PGs with findings from before the restart.
     recheck: BTreeSet<PgId>,
     running: Option<PgId>,
+    /// The running one was asked for; true: deep. Who asks while it runs gets another one: it began before.
+    serves: Option<bool>,
     stamps: BTreeMap<PgId, Stamp>,
     findings: BTreeMap<(PgId, ObjectId), ScrubFinding>,
     totals: ScrubTotals,
@@ -127,13 +129,20 @@ impl Board {
         };
         let chosen = asked.or_else(again).or_else(scheduled)?;
         self.running = Some(chosen.0);
+        self.serves = self.requested.remove(&chosen.0);
         Some(chosen)
     }
 
     /// The scrub has ended; `None`: it came to nothing and is tried again.
     pub fn finish(&mut self, pg: PgId, deep: bool, acting: &[OsdId], scrubbed: Option<&Scrubbed>, now: u64) {
         self.running = None;
-        let Some(scrubbed) = scrubbed else { return };
+        let served = self.serves.take();
+        let Some(scrubbed) = scrubbed else {
+            if let Some(deep) = served {
+                self.request(&[pg], deep);
+            }
+            return;
+        };
         self.totals.add(scrubbed.totals);
         let stamp =
             self.stamps.entry(pg).or_insert(Stamp { at: PgScrub { pg, ..PgScrub::default() }, since_secs: now });
@@ -148,10 +157,6 @@ impl Board {
                 let (acting, offset, length) = (acting.to_vec(), range.start, range.end - range.start);
                 self.findings.insert((pg, object), ScrubFinding { pg, object, acting, offset, length, wrong });
             }
-        }
-        // one that asked for more meanwhile is not served by less
-        if self.requested.get(&pg).is_some_and(|wants_deep| deep || !wants_deep) {
-            self.requested.remove(&pg);
         }
     }
 
@@ -339,6 +344,22 @@ mod tests {
         board.finish(pg(0), true, &[], Some(&scrubbed(&[])), 1501);
         board.finish(pg(1), true, &[], Some(&scrubbed(&[])), 1501);
         assert_eq!(board.next(&mine, 1 << 40, 0, 0), None, "never unasked");
+    }
+
+    #[test]
+    fn who_asks_while_it_runs_gets_another_one_and_one_that_came_to_nothing_is_still_asked_for() {
+        let mut board = Board::default();
+        let mine = [(pg(0), Lead::Clean)];
+        board.request(&[pg(0)], true);
+        assert_eq!(board.next(&mine, 10, 0, 0), Some((pg(0), true)));
+        board.finish(pg(0), true, &[], None, 11);
+        assert_eq!(board.next(&mine, 12, 0, 0), Some((pg(0), true)), "it came to nothing");
+        board.request(&[pg(0)], false);
+        assert_eq!(board.status().running, Some(pg(0)));
+        board.finish(pg(0), true, &[], Some(&scrubbed(&[])), 13);
+        assert_eq!(board.next(&mine, 14, 0, 0), Some((pg(0), false)), "asked for after the other began");
+        board.finish(pg(0), false, &[], Some(&scrubbed(&[])), 15);
+        assert_eq!(board.next(&mine, 16, 0, 0), None);
     }
 
     #[test]
