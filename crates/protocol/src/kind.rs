@@ -91,6 +91,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 26);
+        assert_eq!(known.count(), 28);
     }
 }

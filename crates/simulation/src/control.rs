@@ -92,6 +92,8 @@ impl World {
         let joins = matches!(request, MonitorRequest::Join { .. });
         let reply = self.monitor(|mon, now| mon.handle(request, now));
         match reply {
+            // The answer to a process that is dead by now reaches nobody.
+            MonitorReply::Done(_) if boots && self.nodes[i].stale_boots > 0 => self.nodes[i].stale_boots -= 1,
             MonitorReply::Done(epoch) if boots && self.nodes[i].booting => {
                 let node = &mut self.nodes[i];
                 (node.booting, node.serve_from) = (false, Some(node.serve_from.map_or(epoch, |e| e.max(epoch))));
@@ -106,8 +108,9 @@ impl World {
     /// The boot message of node `i`.
     pub fn boot(&mut self, i: usize) {
         let osd = self.osd(i);
+        let stale = self.to_mon[i].iter().filter(|request| matches!(request, MonitorRequest::Boot { .. })).count();
         let node = &mut self.nodes[i];
-        node.booting = true;
+        (node.booting, node.stale_boots) = (true, stale);
         let request = MonitorRequest::Boot {
             osd,
             fsid: node.fsid,

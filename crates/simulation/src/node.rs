@@ -95,6 +95,8 @@ pub struct Node {
     pub blank: bool,
     /// A boot message is under way.
     pub booting: bool,
+    /// Before it, those of processes of this node that have died.
+    pub stale_boots: usize,
     /// No map before this one is served.
     pub serve_from: Option<Epoch>,
     /// The map that it knows, once it has one.
@@ -125,6 +127,7 @@ impl Node {
             lost: false,
             blank,
             booting: false,
+            stale_boots: 0,
             serve_from: None,
             known: None,
             shard: None,
