@@ -271,8 +271,10 @@ impl Disk {
         self.synced = self.next;
     }
 
-    /// Reads the journal again, and checks direct records. Says whether one lacked its bytes.
+    /// Reads the journal again, which syncs what it gives as the product's does, and checks direct records. Says whether
+    /// one lacked its bytes.
     pub fn replay(&mut self, pg: PgId) -> (Replay, bool) {
+        self.synced = self.flushed;
         let mut replay = Replay::new(pg).with_rules(self.rules);
         let last = self.journal.iter().rposition(|(_, s)| matches!(s, Stored::Checkpoint(..)));
         let upto = match last.map(|at| &self.journal[at].1) {
