@@ -22,4 +22,4 @@ pub use config::{ClientConfig, ReadPolicy};
 pub use data_worker::DataWorker;
 pub use error::ClientError;
 pub use objecter::{FileRef, LocalIo, SizeHint};
-pub use session::{Client, ClientEvent, ask_monitor};
+pub use session::{Answered, Client, ClientEvent, Term, ask_monitor};

@@ -75,6 +75,12 @@ impl Shape {
         (file_attr(attr, allocated), if guessed { Duration::ZERO } else { self.attr_ttl() })
     }
 
+    /// Answers with a name's file.
+    fn entry(&self, attr: &Attr, reply: ReplyEntry) {
+        let (attr, attr_ttl) = self.of(attr);
+        reply.entry_with_ttls(&attr_ttl, &self.entry_ttl(), &attr, GENERATION);
+    }
+
     /// How long the kernel may use attributes.
     fn attr_ttl(&self) -> Duration {
         self.options.attr_ttl.min(self.fs.alone_for())
@@ -129,10 +135,7 @@ impl Adapter {
         let shape = self.shape();
         self.run(what, place, 0, move |fs| async move {
             match operation(fs).await {
-                Ok(attr) => {
-                    let (attr, attr_ttl) = shape.of(&attr);
-                    reply.entry_with_ttls(&attr_ttl, &shape.entry_ttl(), &attr, GENERATION);
-                }
+                Ok(attr) => shape.entry(&attr, reply),
                 Err(error) => reply.error(errno(&error)),
             }
         });

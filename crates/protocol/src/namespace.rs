@@ -338,6 +338,21 @@ pub enum NamespaceOp {
     },
 }
 
+impl NamespaceOp {
+    /// The directories in which the operation gives or takes names.
+    pub fn changed_dirs(&self) -> impl Iterator<Item = Gfid> + use<> {
+        let (first, second) = match self {
+            Self::Create { parent, .. }
+            | Self::Link { parent, .. }
+            | Self::Unlink { parent, .. }
+            | Self::Rmdir { parent, .. } => (Some(*parent), None),
+            Self::Rename { parent, new_parent, .. } => (Some(*parent), Some(*new_parent)),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second.filter(|_| first != second))
+    }
+}
+
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
@@ -393,6 +408,11 @@ pub struct Answer {
     /// For this time, counted from when it asked, the session is the only mount: names and attributes may be cached
     /// without asking. Milliseconds; 0: ask every time.
     pub alone_ms: u32,
+    /// The term in which it is. Names and attributes learned in one are not true in another: another mount was there in
+    /// between, or the service has changed something by itself. Terms grow, also over restarts of the service.
+    pub alone_term: u64,
+    /// For the only mount: the attributes of the directories that the operation changed, as they are now.
+    pub dirs: Vec<Attr>,
 }
 
 /// The service asks a session to give a lease back, down to `keep`; the session answers with `ReturnLease` when its

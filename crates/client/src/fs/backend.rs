@@ -5,12 +5,12 @@
 
 use crate::error::ClientError;
 use crate::objecter::{FileRef, LocalIo, SizeHint};
-use crate::session::Client;
+use crate::session::{Answered, Client, Term};
 use bytes::Bytes;
 use messenger::Worker;
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Caller, NamespaceOp, Reply};
+use protocol::namespace::{Caller, NamespaceOp};
 use protocol::{Epoch, PoolId};
 use std::future::Future;
 use std::ops::Range;
@@ -22,7 +22,9 @@ pub type Result<T> = std::result::Result<T, ClientError>;
 /// See the module. The data methods are those of [`LocalIo`].
 pub trait Backend: 'static {
     /// A call to the metadata service.
-    fn namespace(&self, op: NamespaceOp, caller: Caller) -> impl Future<Output = Result<Reply>>;
+    fn namespace(&self, op: NamespaceOp, caller: Caller) -> impl Future<Output = Result<Answered>>;
+    /// See [`Client::term`].
+    fn term(&self) -> Term;
     /// Bytes of users' data that fit in all, and that still fit.
     fn space(&self) -> impl Future<Output = Result<(u64, u64)>>;
     /// Where the data of new files goes.
@@ -86,8 +88,12 @@ impl Cluster {
 }
 
 impl Backend for Cluster {
-    async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
-        self.client.namespace(op, caller).await
+    async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Answered> {
+        self.client.ask_namespace(op, caller).await
+    }
+
+    fn term(&self) -> Term {
+        self.client.term()
     }
 
     async fn space(&self) -> Result<(u64, u64)> {

@@ -188,7 +188,7 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// The service's.
     pub async fn sync_names(&self, caller: Caller) -> Result<()> {
-        self.backend.namespace(NamespaceOp::Sync, caller).await.map(drop)
+        self.ask(NamespaceOp::Sync, caller).await.map(drop)
     }
 
     /// Sets the size, with any other attributes in `set` (whose size counts).

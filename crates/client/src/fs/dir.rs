@@ -185,7 +185,7 @@ impl<B: Backend> LocalFs<B> {
                         return Ok(page);
                     }
                     let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: BATCH };
-                    match self.backend.namespace(op, caller).await? {
+                    match self.ask(op, caller).await? {
                         Reply::Entries { entries, end } => stream.lock().fetched(start, after, entries, end),
                         other => return Err(unexpected("readdir", &other)),
                     }
@@ -195,7 +195,7 @@ impl<B: Backend> LocalFs<B> {
     }
 
     async fn parent(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
-        match self.backend.namespace(NamespaceOp::Parent { gfid }, caller).await? {
+        match self.ask(NamespaceOp::Parent { gfid }, caller).await? {
             Reply::Attr(attr) => Ok(attr),
             other => Err(unexpected("parent", &other)),
         }

@@ -269,6 +269,7 @@ impl InodeState {
         self.tail = Tail::Clean;
         self.unsynced = true;
         self.opens += 1;
+        self.no_capability = true;
     }
 
     fn adopt(&mut self, attr: &Attr) {

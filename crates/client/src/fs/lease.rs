@@ -55,7 +55,7 @@ impl<B: Backend> LocalFs<B> {
     /// Asks the service. False if the answer is void and has to be asked for again.
     async fn acquire(&self, inode: &Arc<Inode>, asking: Asking, mode: LeaseMode, caller: Caller) -> Result<bool> {
         let op = NamespaceOp::Open { gfid: inode.gfid(), lease: mode };
-        match self.backend.namespace(op, caller).await {
+        match self.ask(op, caller).await {
             Ok(Reply::Opened { attr, grant: Some(grant) }) => {
                 if grant.mode < mode {
                     return Err(ClientError::Protocol(format!("{grant:?} where {mode:?} was asked for")));
@@ -70,11 +70,8 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
-    pub(super) fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
-        if let Some(inode) = self.shared.table.get(attr.gfid) {
-            inode.with(|state| state.merge(&mut attr, asked));
-        }
-        attr
+    pub(super) fn merged(&self, attr: Attr, asked: u64) -> Attr {
+        self.shared.merged(attr, asked)
     }
 
     /// Sends what only this mount knows of the file's attributes, together with `user`'s changes, in one request.
@@ -92,7 +89,7 @@ impl<B: Backend> LocalFs<B> {
         if set == SetAttr::default() {
             return Ok(None);
         }
-        let reply = self.backend.namespace(NamespaceOp::SetAttr { gfid: inode.gfid(), set }, caller).await;
+        let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set }, caller).await;
         match reply {
             Ok(Reply::Attr(attr)) => {
                 sending.done(true);
@@ -123,7 +120,7 @@ impl<B: Backend> LocalFs<B> {
         self.flush_attrs(inode).await?;
         let Some(ticket) = inode.with(InodeState::try_close) else { return Ok(()) };
         let asking = Asking::new(inode, ticket);
-        let told = match self.backend.namespace(NamespaceOp::Close { gfid: inode.gfid() }, own_caller()).await {
+        let told = match self.ask(NamespaceOp::Close { gfid: inode.gfid() }, own_caller()).await {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => Ok(()),
             Err(error) => Err(error),
         };
@@ -150,7 +147,7 @@ impl<B: Backend> LocalFs<B> {
             (RecallStep::Begin, Some(inode)) => self.give_back(&inode, keep).await,
             (RecallStep::Answer | RecallStep::Begin, _) => {
                 let op = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
-                if let Err(error) = self.backend.namespace(op, own_caller()).await {
+                if let Err(error) = self.ask(op, own_caller()).await {
                     tracing::debug!(%gfid, %error, "cannot answer a recall");
                 }
             }
@@ -191,7 +188,7 @@ impl<B: Backend> LocalFs<B> {
         self.sync_data(inode).await?;
         self.flush_attrs(inode).await?;
         let request = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
-        match self.backend.namespace(request, own_caller()).await {
+        match self.ask(request, own_caller()).await {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => {}
             Err(error) => return Err(error),
         }

@@ -95,7 +95,7 @@ impl OwnLocks {
 
 impl<B: Backend> LocalFs<B> {
     async fn lock_op(&self, gfid: Gfid, owner: LockOwner, op: LockOp, caller: Caller) -> Result<Reply> {
-        self.backend.namespace(NamespaceOp::Lock { gfid, owner, op }, caller).await
+        self.ask(NamespaceOp::Lock { gfid, owner, op }, caller).await
     }
 
     /// F_GETLK: the lock of another owner, here or in another mount, that is in the way of this one.

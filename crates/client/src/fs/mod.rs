@@ -11,7 +11,7 @@
 //!   only the holder knew, and the kernel's pages dropped.
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, never before the data that they cover is acknowledged.
-//! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]).
+//! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
 //! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's, within a mount.
 //! * A mount does not keep access times; atime changes only when it is set.
 //!   ACLs are refused: nothing would hand them down.
@@ -23,6 +23,7 @@ mod data;
 mod dir;
 mod errno;
 pub mod inode;
+mod known;
 mod lease;
 mod locks;
 mod names;
@@ -37,10 +38,10 @@ pub use names::{CreateMode, FsSize};
 
 use crate::error::ClientError;
 use crate::objecter::FileRef;
-use crate::session::{Client, ClientEvent};
+use crate::session::{Client, ClientEvent, Term};
 use messenger::Worker;
 use messenger::sync::{ContentionMutex, LockTable};
-use protocol::namespace::{Caller, Timestamp};
+use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, Timestamp};
 use protocol::{Gfid, PoolId};
 use std::future::Future;
 use std::pin::Pin;
@@ -100,6 +101,7 @@ struct Shared {
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
     usage: usage::Usage,
     locks: locks::OwnLocks,
+    known: known::Known,
 }
 
 impl Shared {
@@ -115,7 +117,28 @@ impl Shared {
             space: ContentionMutex::new(locks, "fs space", None),
             usage: usage::Usage::new(locks),
             locks: locks::OwnLocks::new(locks),
+            known: known::Known::new(locks),
         }
+    }
+}
+
+impl Shared {
+    fn lookup_known(&self, term: Term, parent: Gfid, name: &[u8]) -> Option<Result<Attr>> {
+        let asked = self.stamp.load(Relaxed);
+        Some(self.known.lookup(term, parent, name)?.map(|attr| self.merged(attr, asked)))
+    }
+
+    fn attr_known(&self, term: Term, gfid: Gfid) -> Option<Attr> {
+        let asked = self.stamp.load(Relaxed);
+        Some(self.merged(self.known.attr(term, gfid)?, asked))
+    }
+
+    /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
+    fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
+        if let Some(inode) = self.table.get(attr.gfid) {
+            inode.with(|state| state.merge(&mut attr, asked));
+        }
+        attr
     }
 }
 
@@ -176,6 +199,16 @@ impl FileSystem {
     /// How long this surely stays the only mount: names and attributes may be cached as long.
     pub fn alone_for(&self) -> Duration {
         self.client.alone_for()
+    }
+
+    /// What [`LocalFs::lookup`] would give, if nobody has to be asked for it. Never blocks.
+    pub fn lookup_known(&self, parent: Gfid, name: &[u8]) -> Option<Result<Attr>> {
+        self.shared.lookup_known(self.client.term(), parent, name)
+    }
+
+    /// What [`LocalFs::getattr`] would give, if nobody has to be asked for it. Never blocks.
+    pub fn attr_known(&self, gfid: Gfid) -> Option<Attr> {
+        self.shared.attr_known(self.client.term(), gfid)
     }
 
     /// How long an operation may take, if not for ever.
@@ -293,6 +326,14 @@ impl<B: Backend> LocalFs<B> {
 
     fn next_stamp(&self) -> u64 {
         self.shared.stamp.fetch_add(1, Relaxed) + 1
+    }
+
+    /// A call to the metadata service, of which the mount learns what it may.
+    async fn ask(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
+        let question = self.shared.known.begin(self.backend.term(), &op);
+        let answer = self.backend.namespace(op, caller).await;
+        question.end(self.backend.term(), &answer);
+        answer.map(|answered| answered.reply)
     }
 }
 

@@ -64,21 +64,21 @@ fn is_acl(name: &[u8]) -> bool {
 impl<B: Backend> LocalFs<B> {
     async fn ask_attr(&self, what: &'static str, op: NamespaceOp, caller: Caller) -> Result<Attr> {
         let asked = self.stamp();
-        match self.backend.namespace(op, caller).await? {
+        match self.ask(op, caller).await? {
             Reply::Attr(attr) => Ok(self.merged(attr, asked)),
             other => Err(unexpected(what, &other)),
         }
     }
 
     async fn ask_bytes(&self, what: &'static str, op: NamespaceOp, caller: Caller) -> Result<Vec<u8>> {
-        match self.backend.namespace(op, caller).await? {
+        match self.ask(op, caller).await? {
             Reply::Bytes(bytes) => Ok(bytes),
             other => Err(unexpected(what, &other)),
         }
     }
 
     async fn ask_done(&self, op: NamespaceOp, caller: Caller) -> Result<()> {
-        self.backend.namespace(op, caller).await.map(drop)
+        self.ask(op, caller).await.map(drop)
     }
 
     /// The file of a name.
@@ -86,6 +86,9 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// ENOENT, ENOTDIR.
     pub async fn lookup(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<Attr> {
+        if let Some(known) = self.shared.lookup_known(self.backend.term(), parent, &name) {
+            return known;
+        }
         self.ask_attr("lookup", NamespaceOp::Lookup { parent, name }, caller).await
     }
 
@@ -94,6 +97,9 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// ESTALE if it is gone.
     pub async fn getattr(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
+        if let Some(attr) = self.shared.attr_known(self.backend.term(), gfid) {
+            return Ok(attr);
+        }
         match self.ask_attr("getattr", NamespaceOp::GetAttr { gfid }, caller).await {
             Err(ClientError::Posix(ENOENT)) => posix(ESTALE),
             other => other,
@@ -145,7 +151,7 @@ impl<B: Backend> LocalFs<B> {
             pool: self.backend.pool()?,
             open: Some(LeaseMode::Write),
         };
-        match self.backend.namespace(op, caller).await {
+        match self.ask(op, caller).await {
             Ok(Reply::Opened { attr, grant: Some(grant) }) => {
                 let inode = self.shared.table.get_or_insert(attr.gfid);
                 inode.change(|state| state.created(&attr, grant));
@@ -334,7 +340,7 @@ impl<B: Backend> LocalFs<B> {
     /// The monitor's and the service's.
     pub async fn statfs(&self, caller: Caller) -> Result<FsSize> {
         let (total_bytes, free_bytes) = self.space().await?;
-        match self.backend.namespace(NamespaceOp::StatFs, caller).await? {
+        match self.ask(NamespaceOp::StatFs, caller).await? {
             Reply::Count(files) => Ok(FsSize { total_bytes, free_bytes, files }),
             other => Err(unexpected("statfs", &other)),
         }

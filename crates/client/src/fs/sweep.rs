@@ -63,7 +63,7 @@ impl<B: Backend> LocalFs<B> {
             let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
             let files = held.len();
             let op = NamespaceOp::Reclaim { held, locks, mount: true, last: request == requests };
-            if let Err(error) = self.backend.namespace(op, own_caller()).await {
+            if let Err(error) = self.ask(op, own_caller()).await {
                 tracing::error!(%error, files, "cannot reclaim leases and locks");
             }
         }
@@ -72,6 +72,7 @@ impl<B: Backend> LocalFs<B> {
     /// The session is dead: nothing is held any more, and nothing cached may be used.
     pub(super) async fn fenced(&self) {
         self.shared.locks.fenced();
+        self.shared.known.forget_all();
         let inodes = self.shared.table.all();
         for inode in &inodes {
             inode.change(InodeState::fenced);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::objecter::SizeHint;
+use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
 
@@ -163,10 +164,8 @@ impl Model {
             Reply::Done
         })
     }
-}
 
-impl Backend for Model {
-    async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
+    async fn reply(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
         self.dead()?;
         match op {
             NamespaceOp::Open { gfid, lease } => self.open(gfid, lease).await,
@@ -193,6 +192,17 @@ impl Backend for Model {
             NamespaceOp::Sync | NamespaceOp::Reclaim { .. } => Ok(Reply::Done),
             other => panic!("{other:?} is not in the model"),
         }
+    }
+}
+
+impl Backend for Model {
+    async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Answered> {
+        self.reply(op, caller).await.map(|reply| Answered { reply, dirs: Vec::new() })
+    }
+
+    /// There is always another mount.
+    fn term(&self) -> Term {
+        Term { number: 0, holds: false }
     }
 
     async fn space(&self) -> Result<(u64, u64)> {

@@ -11,7 +11,7 @@ use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
     CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
 };
-use protocol::namespace::{Answer, Caller, NamespaceOp, Recall, Reply, Request};
+use protocol::namespace::{Answer, Attr, Caller, NamespaceOp, Recall, Reply, Request};
 use protocol::{Kind, SessionId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -65,6 +65,15 @@ pub(crate) struct Mds {
     mounted: AtomicU64,
 }
 
+/// The metadata service's answer.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// To what was asked.
+    pub reply: Reply,
+    /// See [`Answer::dirs`].
+    pub dirs: Vec<Attr>,
+}
+
 /// A call under way; its number is free when dropped.
 struct Number<'a> {
     mds: &'a Mds,
@@ -109,7 +118,7 @@ impl Mds {
 
 impl Shared {
     /// See [`super::Client::namespace`].
-    pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Reply, ClientError> {
+    pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Answered, ClientError> {
         let session = self.check()?;
         if !matches!(op, NamespaceOp::Mount | NamespaceOp::Reclaim { .. }) {
             self.ensure_mounted(session, caller).await?;
@@ -131,16 +140,16 @@ impl Shared {
             }
             request.answered = self.mds.numbers.lock().answered();
             match self.ask_mds(&request, remaining).await? {
-                Some(Reply::Errno(errno)) => return Err(ClientError::Posix(errno)),
-                Some(Reply::Fenced) => {
+                Some(Answered { reply: Reply::Errno(errno), .. }) => return Err(ClientError::Posix(errno)),
+                Some(Answered { reply: Reply::Fenced, .. }) => {
                     self.fenced(session);
                     return Err(ClientError::Fenced(session));
                 }
-                Some(Reply::TryAgain) => {
+                Some(Answered { reply: Reply::TryAgain, .. }) => {
                     self.pause(pause.min(remaining)).await;
                     pause = (pause * 2).min(AGAIN_PAUSE_MAX);
                 }
-                Some(reply) => return Ok(reply),
+                Some(answered) => return Ok(answered),
                 None => self.pause(RETRY_PAUSE.min(remaining)).await,
             }
         }
@@ -164,7 +173,11 @@ impl Shared {
     }
 
     /// One attempt; `None` if it must be made again.
-    async fn ask_mds(self: &Arc<Self>, request: &Request, remaining: Duration) -> Result<Option<Reply>, ClientError> {
+    async fn ask_mds(
+        self: &Arc<Self>,
+        request: &Request,
+        remaining: Duration,
+    ) -> Result<Option<Answered>, ClientError> {
         let Some(connection) = self.mds_connection()? else { return Ok(None) };
         let front = protocol::encode(request);
         let message = Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
@@ -179,8 +192,9 @@ impl Shared {
         }
         let answer = protocol::decode::<Answer>("namespace reply", &reply.front);
         let answer = answer.map_err(|error| ClientError::Protocol(error.to_string()))?;
-        self.alone_until(request.session, asked + Duration::from_millis(answer.alone_ms.into()));
-        Ok(Some(answer.reply))
+        let until = asked + Duration::from_millis(answer.alone_ms.into());
+        self.alone_until(request.session, until, answer.alone_term);
+        Ok(Some(Answered { reply: answer.reply, dirs: answer.dirs }))
     }
 
     /// The connection to where the map says that the service is; `None` if it says nothing.

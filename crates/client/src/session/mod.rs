@@ -6,6 +6,7 @@ mod mds;
 mod monitor;
 mod shared;
 
+pub use mds::Answered;
 pub use monitor::ask_monitor;
 pub(crate) use shared::Shared;
 
@@ -34,6 +35,15 @@ pub enum ClientEvent {
     /// The session was declared dead: all leases are gone, all caches void. Every call fails with
     /// [`ClientError::Fenced`] until the layer has dropped what it holds and calls [`Client::reopen`].
     Fenced(SessionId),
+}
+
+/// A time in which a client is the only mount, or nearly: within one, nobody else changed a name or an attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Term {
+    /// Which; a later one has a greater number.
+    pub number: u64,
+    /// The client surely is the only mount now.
+    pub holds: bool,
 }
 
 /// A session with a cluster. See the module. When the last clone is dropped without [`Client::close`], its threads stop
@@ -187,6 +197,11 @@ impl Client {
         self.shared.alone_for()
     }
 
+    /// In which term of being the only mount this client is, and whether that surely holds now.
+    pub fn term(&self) -> Term {
+        self.shared.term()
+    }
+
     /// Where the session stands now, for the rules of leases.
     pub(crate) fn moment(&self) -> Moment {
         self.shared.moment()
@@ -211,6 +226,11 @@ impl Client {
     /// # Errors
     /// [`ClientError::Posix`] for the service's errnos, [`ClientError::Fenced`], [`ClientError::TimedOut`].
     pub async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Reply, ClientError> {
+        self.ask_namespace(op, caller).await.map(|answered| answered.reply)
+    }
+
+    /// As [`Client::namespace`], with what else the service tells the only mount.
+    pub(crate) async fn ask_namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Answered, ClientError> {
         self.shared.namespace(op, caller).await
     }
 

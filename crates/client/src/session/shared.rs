@@ -2,8 +2,8 @@
 //!
 //! Contract: locks are held for a few instructions and never across a wait.
 
-use super::ClientEvent;
 use super::mds::Mds;
+use super::{ClientEvent, Term};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
 use crate::objecter::local;
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     lease_until_ms: AtomicU64,
     /// Milliseconds after `begun` until which the session surely is the only mount.
     alone_until_ms: AtomicU64,
+    /// See [`Term::number`].
+    alone_term: AtomicU64,
     /// Of the map, for those who need no more of it.
     epoch: AtomicU64,
     asking_for_map: AtomicBool,
@@ -79,6 +81,7 @@ impl Shared {
             begun: Instant::now(),
             lease_until_ms: AtomicU64::new(0),
             alone_until_ms: AtomicU64::new(0),
+            alone_term: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             asking_for_map: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -110,13 +113,22 @@ impl Shared {
         ms < u128::from(self.lease_until_ms.load(Ordering::Acquire))
     }
 
-    /// The session was promised to be the only mount until then.
-    pub fn alone_until(&self, session: SessionId, until: Instant) {
+    /// The session was promised to be the only mount until then, in this term.
+    pub fn alone_until(&self, session: SessionId, until: Instant, term: u64) {
         let standing = self.standing.lock();
-        if standing.session == session && !standing.fenced {
+        let is_old = term < self.alone_term.load(Ordering::Acquire);
+        if standing.session == session && !standing.fenced && !is_old {
             let ms = u64::try_from(until.saturating_duration_since(self.begun).as_millis()).unwrap_or(0);
+            // The term first: whoever sees the new promise must not take it for one of the term before.
+            self.alone_term.store(term, Ordering::Release);
             self.alone_until_ms.fetch_max(ms, Ordering::AcqRel);
         }
+    }
+
+    /// See [`super::Client::term`].
+    pub fn term(&self) -> Term {
+        let holds = !self.alone_for().is_zero();
+        Term { number: self.alone_term.load(Ordering::Acquire), holds }
     }
 
     /// How long the session surely stays the only mount.

@@ -40,12 +40,22 @@ fn bytes(name: &OsStr) -> Vec<u8> {
 
 impl Adapter {
     pub(super) fn do_lookup(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
+        match self.fs.lookup_known(parent, name.as_bytes()) {
+            Some(Ok(attr)) => return self.shape().entry(&attr, reply),
+            Some(Err(error)) => return reply.error(errno(&error)),
+            None => {}
+        }
         let (caller, name) = (caller(req), bytes(name));
         self.run_entry("lookup", parent, reply, move |fs| async move { fs.lookup(parent, name, caller).await });
     }
 
     pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
         let (caller, shape) = (caller(req), self.shape());
+        if let Some(attr) = self.fs.attr_known(file)
+            && let (allocated, false) = self.fs.allocated_known(&attr)
+        {
+            return reply.attr(&shape.attr_ttl(), &file_attr(&attr, allocated));
+        }
         self.run("getattr", file, 0, move |fs| async move {
             match fs.getattr(file, caller).await {
                 Ok(attr) => {

@@ -17,15 +17,28 @@ const SLACK: Duration = Duration::from_millis(250);
 pub(super) struct Alone {
     promise: Duration,
     mounts: BTreeSet<SessionId>,
+    /// See [`Alone::term`].
+    term: u64,
     /// To whom the last promise was made (`None`: before a restart, to somebody), and until when it counts here.
     promised: Option<(Option<SessionId>, Duration)>,
 }
 
 impl Alone {
-    /// No mount yet. After a restart (`restarted`), somebody may have been promised something.
-    pub fn new(promise: Duration, restarted: bool) -> Self {
+    /// No mount yet. After a restart (`restarted`), somebody may have been promised something. Terms begin at `term`.
+    pub fn new(promise: Duration, restarted: bool, term: u64) -> Self {
         let promised = restarted.then_some((None, promise + SLACK));
-        Self { promise, mounts: BTreeSet::new(), promised }
+        Self { promise, mounts: BTreeSet::new(), term, promised }
+    }
+
+    /// Counts mounts that arrived and other disturbances: what a mount was told while it was the only one is true as long
+    /// as this is the same.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Names or attributes have changed without a mount's request.
+    pub fn disturb(&mut self) {
+        self.term += 1;
     }
 
     /// May this session be a mount from now on?
@@ -35,7 +48,7 @@ impl Alone {
 
     /// The session is a mount.
     pub fn join(&mut self, session: SessionId) {
-        self.mounts.insert(session);
+        self.term += u64::from(self.mounts.insert(session));
     }
 
     /// The session is dead or closed. Its kernel may still count on the last promise.
@@ -69,12 +82,14 @@ mod tests {
 
     #[test]
     fn another_mount_arrives_when_the_promise_is_over() {
-        let mut alone = Alone::new(PROMISE, false);
+        let mut alone = Alone::new(PROMISE, false, 7);
         assert!(alone.admits(at(0), A));
         assert_eq!(alone.promise(at(0), A), Duration::ZERO, "not a mount");
         alone.join(A);
         assert_eq!(alone.promise(at(0), A), PROMISE);
         assert_eq!(alone.promise(at(500), A), PROMISE);
+        alone.join(A);
+        assert_eq!(alone.term(), 8, "the same mount");
         assert!(!alone.admits(at(1700), B));
         assert_eq!(alone.promise(at(1700), B), Duration::ZERO, "whoever is no mount disturbs nobody");
         assert!(alone.admits(at(1750), B));
@@ -82,17 +97,18 @@ mod tests {
         assert_eq!((alone.promise(at(1800), A), alone.promise(at(1800), B)), (Duration::ZERO, Duration::ZERO));
         alone.leave(A);
         assert_eq!(alone.promise(at(1900), B), PROMISE);
+        assert_eq!(alone.term(), 9, "what A was told is not true any more, even if A comes back");
         assert!(!alone.admits(at(2000), A), "it is another's now");
     }
 
     #[test]
     fn a_promise_outlives_the_session_and_the_service() {
-        let mut alone = Alone::new(PROMISE, false);
+        let mut alone = Alone::new(PROMISE, false, 7);
         alone.join(A);
         alone.promise(at(0), A);
         alone.leave(A);
         assert!(!alone.admits(at(1000), B) && alone.admits(at(1250), B));
-        let mut restarted = Alone::new(PROMISE, true);
+        let mut restarted = Alone::new(PROMISE, true, 7);
         restarted.join(A);
         assert_eq!(restarted.promise(at(100), A), Duration::ZERO);
         assert!(!restarted.admits(at(1000), B) && restarted.admits(at(1250), B));

@@ -16,6 +16,11 @@ mod alone;
 mod locking;
 mod perform;
 mod sessions;
+/// The first term after a start: greater than any before it, unless the clock was set back by more than the service ran.
+fn first_term(wall: Timestamp) -> u64 {
+    u64::try_from(wall.secs).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(wall.nanos.into())
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -160,7 +165,7 @@ impl<S: Store> Service<S> {
             leases,
             locks: Locks::new(config.locks),
             lock_waits: locking::Waiting::default(),
-            alone: Alone::new(config.alone, !sessions.is_empty()),
+            alone: Alone::new(config.alone, !sessions.is_empty(), first_term(wall)),
             sessions,
             view: None,
             grace_until: Some(Duration::MAX),
@@ -338,6 +343,7 @@ impl<S: Store> Service<S> {
     /// When the store fails.
     pub fn size_recovered(&mut self, now: Duration, gfid: Gfid, end: u64, wall: Timestamp) -> Result<(), StoreError> {
         self.namespace.size_recovered(gfid, end, wall)?;
+        self.alone.disturb();
         if self.leases.writer(gfid).is_none() {
             self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
         }
@@ -399,6 +405,11 @@ impl<S: Store> Service<S> {
     /// For how long the session, which is being answered, may take itself for the only mount, counted from when it asked.
     pub fn promise_alone(&mut self, now: Duration, session: SessionId) -> Duration {
         if self.in_grace() { Duration::ZERO } else { self.alone.promise(now, session) }
+    }
+
+    /// The term in which a mount may be alone: what it was told in another is not true any more.
+    pub fn alone_term(&self) -> u64 {
+        self.alone.term()
     }
 
     /// What a request needs of a file's leases before it may be carried out.

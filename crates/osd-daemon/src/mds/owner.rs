@@ -7,8 +7,8 @@ use messenger::sync::{Receiver, Sender, oneshot};
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
-use protocol::namespace::{Answer, Recall, Reply};
-use protocol::{Epoch, Kind, SessionId};
+use protocol::namespace::{Answer, Attr, Recall, Reply};
+use protocol::{Epoch, Gfid, Kind, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,21 @@ pub(super) struct Owner {
     config: MdsConfig,
     epoch: Epoch,
     token_next: u64,
-    /// Where answers go.
-    asked: HashMap<u64, (SessionId, Connection, ReplyTo)>,
+    asked: HashMap<u64, Asked>,
     /// Arrival of the last event.
     now: Duration,
     /// The connection on which each session last spoke.
     sessions: HashMap<SessionId, Connection>,
     sync: Sync,
     space_checked: Duration,
+}
+
+/// A request: where its answer goes, and what that tells beside the reply.
+struct Asked {
+    session: SessionId,
+    connection: Connection,
+    reply_to: ReplyTo,
+    dirs: Vec<Gfid>,
 }
 
 /// Bringing commits to disk.
@@ -127,7 +134,8 @@ impl Owner {
                     Some(known) => *known = connection.clone(),
                     None => drop(self.sessions.insert(request.session, connection.clone())),
                 }
-                self.asked.insert(token, (request.session, connection, reply_to));
+                let dirs = request.op.changed_dirs().collect();
+                self.asked.insert(token, Asked { session: request.session, connection, reply_to, dirs });
                 self.service.submit(now, token, request)
             }
             Event::Closed { connection } => {
@@ -199,12 +207,20 @@ impl Owner {
     }
 
     fn answer(&mut self, token: u64, reply: Reply) {
-        if let Some((session, connection, to)) = self.asked.remove(&token) {
+        if let Some(Asked { session, connection, reply_to: to, dirs }) = self.asked.remove(&token) {
             let alone = self.service.promise_alone(self.now, session);
             let alone_ms = u32::try_from(alone.as_millis()).unwrap_or(0);
-            let front = protocol::encode(&Answer { reply, alone_ms });
+            let alone_term = self.service.alone_term();
+            let tells = alone_ms > 0 && !matches!(reply, Reply::Errno(_));
+            let dirs = if tells { self.attrs(&dirs) } else { Vec::new() };
+            let front = protocol::encode(&Answer { reply, alone_ms, alone_term, dirs });
             connection.reply_to(to, Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()));
         }
+    }
+
+    /// Of those that can be read: what is not told is asked for.
+    fn attrs(&self, files: &[Gfid]) -> Vec<Attr> {
+        files.iter().filter_map(|&gfid| self.service.namespace().attr(gfid).ok().flatten()).collect()
     }
 
     /// Asks for a lease. A session without a connection is asked again by the repetition, when it is back.

@@ -1,0 +1,268 @@
+//! Against a namespace in memory: whatever is known is what the service would say.
+
+use super::*;
+use messenger::sync::LockTable;
+use proptest::prelude::*;
+use protocol::PoolId;
+use protocol::namespace::{LeaseMode, Timestamp};
+use std::collections::BTreeMap;
+
+const ALONE: Term = Term { number: 1, holds: true };
+
+/// A service: names of two directories, and what they stand for.
+#[derive(Default)]
+struct World {
+    files: HashMap<Gfid, Attr>,
+    names: BTreeMap<Place, Gfid>,
+    made: u64,
+    /// Makes attributes after a change differ from those before.
+    ticks: i64,
+}
+
+fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        gfid,
+        kind,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        pool: PoolId::new(1),
+    }
+}
+
+fn directory(number: u64) -> Gfid {
+    Gfid::of_inode(1 + number)
+}
+
+fn missing<T>() -> Result<T> {
+    Err(ClientError::Posix(ENOENT))
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self::default();
+        for number in 0..2 {
+            world.files.insert(directory(number), attr_of(directory(number), FileKind::Directory));
+        }
+        world
+    }
+
+    fn touch(&mut self, gfid: Gfid) -> Attr {
+        self.ticks += 1;
+        let attr = self.files.get_mut(&gfid).expect("it is there");
+        attr.ctime.secs = self.ticks;
+        *attr
+    }
+
+    fn unlink(&mut self, place: &Place) -> Option<Gfid> {
+        let gfid = self.names.remove(place)?;
+        self.touch(gfid);
+        self.touch(place.0);
+        Some(gfid)
+    }
+
+    fn carry_out(&mut self, op: &NamespaceOp) -> Result<Answered> {
+        let reply = match op.clone() {
+            NamespaceOp::Lookup { parent, name } => match self.names.get(&(parent, name)) {
+                Some(gfid) => Reply::Attr(self.files[gfid]),
+                None => return missing(),
+            },
+            NamespaceOp::GetAttr { gfid } => match self.files.get(&gfid) {
+                Some(attr) => Reply::Attr(*attr),
+                None => return missing(),
+            },
+            NamespaceOp::SetAttr { gfid, .. } if self.files.contains_key(&gfid) => Reply::Attr(self.touch(gfid)),
+            NamespaceOp::Create { parent, name, kind, .. } if !self.names.contains_key(&(parent, name.clone())) => {
+                self.made += 1;
+                let gfid = Gfid::of_inode(100 + self.made);
+                self.files.insert(gfid, attr_of(gfid, kind));
+                self.names.insert((parent, name), gfid);
+                self.touch(parent);
+                Reply::Attr(self.touch(gfid))
+            }
+            NamespaceOp::Link { gfid, parent, name }
+                if self.files.contains_key(&gfid) && !self.names.contains_key(&(parent, name.clone())) =>
+            {
+                self.names.insert((parent, name), gfid);
+                self.touch(parent);
+                Reply::Attr(self.touch(gfid))
+            }
+            NamespaceOp::Unlink { parent, name } => match self.unlink(&(parent, name)) {
+                Some(_) => Reply::Done,
+                None => return missing(),
+            },
+            NamespaceOp::Rename { parent, name, new_parent, new_name, .. } => {
+                let (from, to) = ((parent, name), (new_parent, new_name));
+                let Some(&gfid) = self.names.get(&from) else { return missing() };
+                if self.names.get(&to) != Some(&gfid) {
+                    self.unlink(&to);
+                    self.unlink(&from);
+                    self.names.insert(to.clone(), gfid);
+                    self.touch(to.0);
+                }
+                Reply::Done
+            }
+            NamespaceOp::ReadDir { gfid, .. } => {
+                let of_dir = self.names.iter().filter(|((parent, _), _)| *parent == gfid);
+                let entry = |((_, name), file): (&Place, &Gfid)| DirEntry {
+                    name: name.clone(),
+                    attr: self.files[file],
+                    written_elsewhere: false,
+                };
+                Reply::Entries { entries: of_dir.map(entry).collect(), end: true }
+            }
+            _ => return Err(ClientError::Posix(super::super::errno::EEXIST)),
+        };
+        let dirs = op.changed_dirs().map(|dir| self.files[&dir]).collect();
+        Ok(Answered { reply, dirs })
+    }
+
+    /// Everything that is known is true.
+    fn check(&self, known: &Known, names: &[Vec<u8>]) {
+        for dir in 0..2 {
+            for name in names {
+                let truth = self.names.get(&(directory(dir), name.clone())).map(|gfid| self.files[gfid]);
+                match known.lookup(ALONE, directory(dir), name) {
+                    None => {}
+                    Some(Ok(attr)) => assert_eq!(Some(attr), truth),
+                    Some(Err(_)) => assert_eq!(truth, None),
+                }
+            }
+        }
+        for (gfid, attr) in &self.files {
+            assert!(known.attr(ALONE, *gfid).is_none_or(|found| found == *attr));
+        }
+    }
+}
+
+fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
+    NamespaceOp::Create {
+        parent,
+        name: name.to_vec(),
+        kind,
+        mode: 0o644,
+        rdev: 0,
+        target: Vec::new(),
+        pool: PoolId::new(1),
+        open: (kind == FileKind::Regular).then_some(LeaseMode::Write),
+    }
+}
+
+fn any_op() -> impl Strategy<Value = NamespaceOp> {
+    let dir = || (0..2u64).prop_map(directory);
+    let name = || (0..4u8).prop_map(|n| vec![b'a' + n]);
+    let file = || (101..106u64).prop_map(Gfid::of_inode);
+    prop_oneof![
+        3 => (dir(), name()).prop_map(|(parent, name)| NamespaceOp::Lookup { parent, name }),
+        1 => file().prop_map(|gfid| NamespaceOp::GetAttr { gfid }),
+        1 => dir().prop_map(|gfid| NamespaceOp::GetAttr { gfid }),
+        1 => file().prop_map(|gfid| NamespaceOp::SetAttr { gfid, set: SetAttr::default() }),
+        3 => (dir(), name()).prop_map(|(parent, name)| create(parent, &name, FileKind::Regular)),
+        1 => (file(), dir(), name()).prop_map(|(gfid, parent, name)| NamespaceOp::Link { gfid, parent, name }),
+        2 => (dir(), name()).prop_map(|(parent, name)| NamespaceOp::Unlink { parent, name }),
+        2 => (dir(), name(), dir(), name()).prop_map(|(parent, name, new_parent, new_name)| NamespaceOp::Rename {
+            parent, name, new_parent, new_name, mode: RenameMode::Replace,
+        }),
+        1 => dir().prop_map(|gfid| NamespaceOp::ReadDir { gfid, after: Vec::new(), limit: 100 }),
+    ]
+}
+
+/// What happens next to requests under way.
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(NamespaceOp),
+    CarryOut(usize),
+    Deliver(usize),
+    GiveUp(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => any_op().prop_map(Step::Ask),
+        4 => any::<usize>().prop_map(Step::CarryOut),
+        4 => any::<usize>().prop_map(Step::Deliver),
+        1 => any::<usize>().prop_map(Step::GiveUp),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_known_is_what_the_service_would_say(steps in prop::collection::vec(any_step(), 1..120)) {
+        let known = Known::new(&LockTable::default());
+        let mut world = World::new();
+        let names: Vec<Vec<u8>> = (0..4u8).map(|n| vec![b'a' + n]).collect();
+        let mut asked = Vec::new();
+        let mut done = Vec::new();
+        for step in steps {
+            match step {
+                Step::Ask(op) => asked.push((known.begin(ALONE, &op), op)),
+                Step::CarryOut(n) if !asked.is_empty() => {
+                    let (question, op) = asked.remove(n % asked.len());
+                    done.push((question, world.carry_out(&op)));
+                }
+                Step::Deliver(n) if !done.is_empty() => {
+                    let (question, answer) = done.remove(n % done.len());
+                    question.end(ALONE, &answer);
+                }
+                // Carried out, and the answer is lost.
+                Step::GiveUp(n) if !done.is_empty() => drop(done.remove(n % done.len())),
+                _ => {}
+            }
+            world.check(&known, &names);
+        }
+        drop((asked, done));
+        prop_assert!(known.inner.lock().slots.iter().all(|slot| slot.under_way == 0));
+    }
+}
+
+/// Carries a request out at once.
+fn ask(known: &Known, world: &mut World, op: &NamespaceOp) -> Result<Answered> {
+    let question = known.begin(ALONE, op);
+    let answer = world.carry_out(op);
+    question.end(ALONE, &answer);
+    answer
+}
+
+#[test]
+fn what_was_made_here_is_known_and_so_is_what_is_not_there() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    ask(&known, &mut world, &create(directory(0), b"d", FileKind::Directory)).expect("made");
+    let made = known.lookup(ALONE, directory(0), b"d").expect("known").expect("there").gfid;
+    assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Err(_))), "a new directory is empty");
+    ask(&known, &mut world, &create(made, b"x", FileKind::Regular)).expect("made");
+    assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Ok(_))));
+    assert_eq!(known.attr(ALONE, made), world.files.get(&made).copied(), "told with the answer");
+    assert!(known.lookup(ALONE, directory(0), b"x").is_none(), "nobody has asked");
+}
+
+#[test]
+fn nothing_is_known_of_another_term_or_while_the_mount_may_not_be_alone() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    ask(&known, &mut world, &create(directory(0), b"a", FileKind::Regular)).expect("made");
+    let is_known = |term| known.lookup(term, directory(0), b"a").is_some();
+    assert!(is_known(ALONE));
+    assert!(!is_known(Term { holds: false, ..ALONE }) && !is_known(Term { number: 2, ..ALONE }));
+    let lookup = NamespaceOp::Lookup { parent: directory(0), name: b"b".to_vec() };
+    let question = known.begin(ALONE, &lookup);
+    drop(known.begin(Term { number: 2, holds: true }, &lookup));
+    question.end(ALONE, &world.carry_out(&lookup));
+    assert!(!is_known(ALONE) && known.lookup(ALONE, directory(0), b"b").is_none(), "the term is over");
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    for file in 0..KNOWN_MAX {
+        ask(&known, &mut world, &create(directory(0), format!("{file}").as_bytes(), FileKind::Regular)).expect("made");
+        let inner = known.inner.lock();
+        let count = inner.attrs.len() + inner.names.values().map(|names| names.known.len() + 1).sum::<usize>();
+        assert!(inner.count == count && count <= KNOWN_MAX + 4);
+    }
+}
