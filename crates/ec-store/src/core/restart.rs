@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// Opens journal and fragment store.
 pub(super) fn open(dir: &DataDir, config: &CoreConfig) -> Result<(CoreStore, HashMap<PgId, Replay>), CoreError> {
-    let fragments = FragmentStore::open(dir.root(), dir.superblock().cluster, config.fragment)?;
+    let fragments = FragmentStore::open(dir.root(), config.core, dir.superblock().cluster, config.fragment)?;
     let (journal, recovered) = Journal::open(dir.journal_dir(config.core), config.journal)?;
     if let Some(torn) = recovered.torn {
         tracing::info!(core = %config.core, ?torn, "the journal ends in the middle of an entry and was cut there");

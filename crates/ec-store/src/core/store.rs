@@ -4,7 +4,7 @@
 
 use super::format::{self, CheckpointBegin, RecordHead};
 use crate::fragment::{
-    FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
+    self, FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
 };
 use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
@@ -53,6 +53,14 @@ pub struct CoreStore {
 pub(super) struct SyncFiles {
     pub files: Vec<Arc<FragmentFile>>,
     pub dirs: Vec<(PgId, Dir)>,
+}
+
+impl SyncFiles {
+    /// # Errors
+    /// Those of [`fragment::sync_all`].
+    pub(super) fn sync(&self) -> Result<(), FragmentError> {
+        fragment::sync_all(self.files.iter().map(|file| &**file), self.dirs.iter().map(|(_, dir)| dir))
+    }
 }
 
 impl CoreStore {

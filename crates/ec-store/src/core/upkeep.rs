@@ -191,7 +191,7 @@ impl<O: Outlet> Core<O> {
         drop(state);
         let job = self.shared.worker.blocking(move || {
             // Rule: DirectSync - bytes before the records that count on them.
-            let result = sync_files(&unsynced).and_then(|()| Ok(handle.run()?));
+            let result = unsynced.sync().map_err(SyncFailure::from).and_then(|()| Ok(handle.run()?));
             (result, unsynced)
         });
         let core = self.clone();
@@ -347,7 +347,7 @@ impl<O: Outlet> Core<O> {
     /// # Errors
     /// Those of syncs and of the journal: nothing went.
     pub(super) async fn trim(&self) -> Result<(), CoreError> {
-        let stopped;
+        let is_awaited;
         let (upto, goes) = {
             let mut state = self.shared.state.borrow_mut();
             state.last_trim = Some(Instant::now());
@@ -355,15 +355,15 @@ impl<O: Outlet> Core<O> {
             let steps: Vec<_> = state.shards.values().map(|held| held.shard.trim_step()).collect();
             let next = Lsn(state.store.last_lsn().0 + 1);
             let upto = steps.iter().filter_map(|step| step.first_unapplied).min().unwrap_or(next);
-            // A record that stopped this trim may have waited for it: one of a chain of writes and removals.
-            stopped = upto < next;
+            // What waits for this trim may then hold up the next: one of a chain of writes and removals.
+            is_awaited = steps.iter().any(|step| step.is_trim_awaited);
             let first = steps.iter().filter_map(|step| step.first).min();
             (upto, first.is_some_and(|first| first < upto) || state.store.has_segment_before(upto))
         };
         if !goes {
             return Ok(());
         }
-        self.shared.state.borrow_mut().trim_wanted |= stopped;
+        self.shared.state.borrow_mut().trim_wanted |= is_awaited;
         self.sync_before(Step::WriteCheckpoint).await?; // Rule: TrimSynced
         let checkpoint = {
             let mut state = self.shared.state.borrow_mut();
@@ -378,9 +378,4 @@ impl<O: Outlet> Core<O> {
         store.trim(upto, checkpoint)?;
         Ok(())
     }
-}
-
-fn sync_files(unsynced: &super::store::SyncFiles) -> Result<(), SyncFailure> {
-    unsynced.files.iter().try_for_each(|file| file.sync())?;
-    unsynced.dirs.iter().try_for_each(|(_, dir)| dir.sync()).map_err(|error| SyncFailure::Lost(error.to_string()))
 }

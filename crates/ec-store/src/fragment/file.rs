@@ -11,8 +11,10 @@ use crate::medium::{self, Dir, Extent, MediumFile};
 use parking_lot::Mutex;
 use protocol::ids::{ClusterId, Profile};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -449,6 +451,11 @@ impl FragmentFile {
     /// # Errors
     /// `Full`: nothing is lost, try again. `Io` of a failed sync, and `SyncFailed` ever after.
     pub fn sync(&self) -> Result<(), FragmentError> {
+        sync_all([self], [])
+    }
+
+    /// As [`FragmentFile::sync`], but for the name.
+    fn sync_contents(&self) -> Result<(), FragmentError> {
         if self.has_sync_failed() {
             return Err(FragmentError::SyncFailed { key: self.key });
         }
@@ -463,17 +470,8 @@ impl FragmentFile {
             self.write_back(&mut state)?;
             (self.changes.load(Ordering::Acquire), self.unsynced_bytes.load(Ordering::Relaxed))
         };
-        let result = self.file.sync_data().and_then(|()| {
-            if self.is_dir_dirty.load(Ordering::Acquire) {
-                self.dir.sync()?;
-                self.is_dir_dirty.store(false, Ordering::Release);
-            }
-            Ok(())
-        });
-        if let Err(source) = result {
-            self.has_sync_failed.store(true, Ordering::Release);
-            tracing::error!(fragment = %self.key, %source, "sync failed");
-            return Err(FragmentError::Io { key: self.key, source });
+        if let Err(source) = self.file.sync_data() {
+            return Err(self.sync_failed(source));
         }
         if self.synced.fetch_max(changes, Ordering::AcqRel) < changes {
             let _ = self
@@ -483,12 +481,22 @@ impl FragmentFile {
         Ok(())
     }
 
+    fn sync_failed(&self, source: io::Error) -> FragmentError {
+        self.has_sync_failed.store(true, Ordering::Release);
+        tracing::error!(fragment = %self.key, %source, "sync failed");
+        FragmentError::Io { key: self.key, source }
+    }
+
     /// Drops the memory of the CRC table, after writing what changed. Not if another thread is at work on the file.
     pub(super) fn drop_table(&self) -> Result<(), FragmentError> {
         let Some(mut state) = self.state.try_lock() else { return Ok(()) };
         self.write_back(&mut state)?;
         state.table.forget();
         Ok(())
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.state.lock().is_deleted
     }
 
     /// The name is gone: what is left of the file needs no sync.
@@ -528,6 +536,33 @@ impl FragmentFile {
     fn io(&self, source: io::Error) -> FragmentError {
         FragmentError::io(self.key, source)
     }
+}
+
+/// [`FragmentFile::sync`] of several, and the names in some more directories; each directory is synced once, however many
+/// of its fragments are new.
+///
+/// # Errors
+/// Those of [`FragmentFile::sync`], of the first that fails; `Store` for one of `dirs`.
+pub fn sync_all<'a>(
+    files: impl IntoIterator<Item = &'a FragmentFile>,
+    dirs: impl IntoIterator<Item = &'a Dir>,
+) -> Result<(), FragmentError> {
+    let mut new_in: BTreeMap<&Path, (&Dir, Vec<&FragmentFile>)> =
+        dirs.into_iter().map(|dir| (dir.path(), (dir, Vec::new()))).collect();
+    for file in files {
+        file.sync_contents()?;
+        if file.is_dir_dirty.load(Ordering::Acquire) && !file.is_deleted() {
+            new_in.entry(file.dir.path()).or_insert_with(|| (&file.dir, Vec::new())).1.push(file);
+        }
+    }
+    for (dir, files) in new_in.into_values() {
+        match (dir.sync(), files.first()) {
+            (Ok(()), _) => files.iter().for_each(|file| file.is_dir_dirty.store(false, Ordering::Release)),
+            (Err(source), Some(file)) => return Err(file.sync_failed(source)),
+            (Err(source), None) => return Err(FragmentError::Store { path: dir.path().to_path_buf(), source }),
+        }
+    }
+    Ok(())
 }
 
 impl State {

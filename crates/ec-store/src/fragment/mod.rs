@@ -23,16 +23,18 @@
 //! * **Direct writes.** [`FragmentFile::write_data_only`] puts bytes where nothing was written yet. They stay invisible
 //!   (the entries are 0) until [`FragmentFile::publish`]. Use it only where no unapplied record of any kind touches the
 //!   range: a punch applied later would take the bytes away.
+//! * A deleted fragment's file is kept, empty, as `spare/<core>/<number>` for the next fragment: see the module `spare`.
 //! * A full disk is [`FragmentError::Full`]; what was readable before stays readable, each sector old or new.
 //! * After a failed `fdatasync` the file refuses every further sync ([`FragmentError::SyncFailed`]): the kernel may have
 //!   dropped the pages, and a second sync that succeeds would mean nothing.
 
 mod file;
 mod header;
+mod spare;
 mod store;
 mod table;
 
-pub use file::FragmentFile;
+pub use file::{FragmentFile, sync_all};
 pub use store::{FragmentConfig, FragmentStore};
 
 use crate::disk;

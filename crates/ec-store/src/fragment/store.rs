@@ -4,11 +4,12 @@
 //! never opens a second [`FragmentFile`] for a fragment while somebody holds the first.
 
 use super::file::FragmentFile;
+use super::spare::Spares;
 use super::table::TableMemory;
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
 use crate::disk::Space;
-use crate::medium::{Dir, Names, OpenMode};
-use protocol::ids::{ClusterId, Gfid, ObjectId, PgId, PoolId, Profile, ShardIndex};
+use crate::medium::{Dir, MediumFile, Names, OpenMode};
+use protocol::ids::{ClusterId, CoreId, Gfid, ObjectId, PgId, PoolId, Profile, ShardIndex};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,14 @@ pub struct FragmentConfig {
     /// Memory of CRC tables of one core, in bytes. 64 MiB holds the checksums of 8 GiB of fragments. At the bound the
     /// tables of the least recently used files are dropped.
     pub fragment_table_bytes_max: usize,
+    /// Files of deleted fragments that one core keeps for new ones; each takes an inode and no data. 16,384 let a source
+    /// tree be removed and unpacked again.
+    pub fragment_spare_files_max: usize,
 }
 
 impl Default for FragmentConfig {
     fn default() -> Self {
-        Self { fragment_open_files_max: 1024, fragment_table_bytes_max: 64 << 20 }
+        Self { fragment_open_files_max: 1024, fragment_table_bytes_max: 64 << 20, fragment_spare_files_max: 16_384 }
     }
 }
 
@@ -41,6 +45,7 @@ pub struct FragmentStore {
     memory: Arc<TableMemory>,
     files: HashMap<FragmentKey, Slot>,
     dirs: HashMap<PgId, Dir>,
+    spares: Spares,
     /// Counts look-ups, to know which file was used last.
     clock: u64,
     /// Fragments that got a new header since they were last taken.
@@ -54,17 +59,22 @@ struct Slot {
 }
 
 impl FragmentStore {
-    /// Opens the store in an OSD's data directory; `pg/` is made if it is missing.
+    /// Opens the store of a core in an OSD's data directory; `pg/` and `spare/<core>/` are made if they are missing.
     ///
     /// # Errors
     /// [`FragmentError::Store`].
     pub fn open(
         data_dir: impl Into<Dir>,
+        core: CoreId,
         cluster: ClusterId,
         mut config: FragmentConfig,
     ) -> Result<Self, FragmentError> {
-        let root = data_dir.into().dir("pg");
+        let data_dir = data_dir.into();
+        let root = data_dir.dir("pg");
         root.create().map_err(|error| store_error(root.path(), error))?;
+        let kept = data_dir.dir("spare").dir(&core.get().to_string());
+        let spares = Spares::open(kept.clone(), config.fragment_spare_files_max);
+        let spares = spares.map_err(|error| store_error(kept.path(), error))?;
         // Sockets, journals and the stores of other cores need descriptors too.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 8;
         if config.fragment_open_files_max as u64 > limit {
@@ -81,6 +91,7 @@ impl FragmentStore {
             memory,
             files: HashMap::new(),
             dirs: HashMap::new(),
+            spares,
             clock: 0,
             salvaged: Vec::new(),
         })
@@ -121,14 +132,21 @@ impl FragmentStore {
             Err(error) => return Err(error),
         }
         let (dir, path) = self.path(key);
-        let open = || dir.medium().open(&path, OpenMode::OrCreate);
-        let file = match open() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.create().and_then(|()| open()),
-            result => result,
-        };
-        let file = file.map_err(|error| FragmentError::io(key, error))?;
+        let file = self.new_file(&dir, &path).map_err(|error| FragmentError::io(key, error))?;
         let file = FragmentFile::create(key, self.cluster, file, dir, profile, self.memory.clone())?;
         self.insert(file)
+    }
+
+    /// An empty file with this name, which nothing has, or an empty file that a crash left.
+    fn new_file(&mut self, dir: &Dir, path: &Path) -> io::Result<Arc<dyn MediumFile>> {
+        if let Some(file) = self.spares.take(path)? {
+            return Ok(file);
+        }
+        let open = || dir.medium().open(path, OpenMode::OrCreate);
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.create().and_then(|()| open()),
+            result => result,
+        }
     }
 
     fn salvage(
@@ -217,7 +235,10 @@ impl FragmentStore {
     /// `Io`; the fragment is then still there.
     pub fn delete(&mut self, key: FragmentKey) -> Result<bool, FragmentError> {
         let (dir, path) = self.path(key);
-        let existed = match dir.medium().remove(&path) {
+        // Who holds the file still reads the fragment's bytes: then it is not kept for another.
+        let is_held = self.files.get(&key).is_some_and(|slot| Arc::strong_count(&slot.file) > 1);
+        let removed = if is_held { dir.medium().remove(&path) } else { self.spares.remove(&path) };
+        let existed = match removed {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(FragmentError::io(key, error)),

@@ -3,12 +3,13 @@
 use super::*;
 use crate::medium::{Dir, Memory};
 use proptest::prelude::*;
-use protocol::ids::{Gfid, PoolId};
+use protocol::ids::{CoreId, Gfid, PoolId};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+const CORE: CoreId = CoreId::new(0);
 const CLUSTER: ClusterId = ClusterId::new(77);
 const PG: PgId = PgId { pool: PoolId::new(3), number: 0x1f };
 /// Fragments of 1 MiB: two pages of the CRC table.
@@ -24,7 +25,7 @@ fn key(index: u32) -> FragmentKey {
 }
 
 fn open(dir: &Path) -> FragmentStore {
-    FragmentStore::open(dir, CLUSTER, FragmentConfig::default()).unwrap()
+    FragmentStore::open(dir, CORE, CLUSTER, FragmentConfig::default()).unwrap()
 }
 
 fn mark(seq: u64, logical_end: u64) -> Mark {
@@ -200,7 +201,7 @@ fn a_flip_of_any_byte_is_noticed() {
         file.write_all_at(&byte, at).unwrap();
     }
     read(&mut open(dir.path()), 0, 0, 2).unwrap();
-    let mut other = FragmentStore::open(dir.path(), ClusterId::new(1), FragmentConfig::default()).unwrap();
+    let mut other = FragmentStore::open(dir.path(), CORE, ClusterId::new(1), FragmentConfig::default()).unwrap();
     let error = other.get(key(0)).unwrap_err();
     assert!(matches!(error, FragmentError::OtherCluster { found: CLUSTER, .. }), "{error}");
     // A damaged fragment can be deleted, and one cut short before its header counts as none.
@@ -216,8 +217,9 @@ fn a_flip_of_any_byte_is_noticed() {
 #[test]
 fn open_files_and_table_memory_stay_within_their_limits() {
     let dir = tempfile::tempdir().unwrap();
-    let config = FragmentConfig { fragment_open_files_max: 4, fragment_table_bytes_max: 2 * 4096 };
-    let mut store = FragmentStore::open(dir.path(), CLUSTER, config).unwrap();
+    let config =
+        FragmentConfig { fragment_open_files_max: 4, fragment_table_bytes_max: 2 * 4096, ..FragmentConfig::default() };
+    let mut store = FragmentStore::open(dir.path(), CORE, CLUSTER, config).unwrap();
     write(&mut store, 0, 0, 1, 100).unwrap();
     let held = store.get(key(0)).unwrap().unwrap();
     for index in 1..20 {
@@ -274,7 +276,7 @@ fn a_read_beside_a_write_gives_old_or_new_sectors() {
 #[test]
 fn a_fragment_in_memory_is_as_one_on_disk_until_the_memory_goes() {
     let dir = Dir::new(Arc::new(Memory::new(200 << 10)), Path::new("/nowhere"));
-    let open = || FragmentStore::open(dir.clone(), CLUSTER, FragmentConfig::default()).unwrap();
+    let open = || FragmentStore::open(dir.clone(), CORE, CLUSTER, FragmentConfig::default()).unwrap();
     let mut store = open();
     write(&mut store, 0, 3, 200, 1).unwrap();
     let error = write(&mut store, 1, 0, 200, 2).unwrap_err();

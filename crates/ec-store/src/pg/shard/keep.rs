@@ -1,5 +1,6 @@
 //! Sync, apply and trim: how records travel from the journal into fragment files.
 
+use super::log::Entry;
 use super::store::{Change, Delta, Lsn, Payload, ShardStore, StoreError};
 use super::{PgShard, PgState};
 use protocol::shard::Status;
@@ -10,6 +11,8 @@ use protocol::{ObjectId, Rule, Seq, SessionId};
 pub struct TrimStep {
     /// The first record that must stay; `None`: all may go.
     pub first_unapplied: Option<Lsn>,
+    /// A record waits for a trim of one before it. Rule: DirectSettle.
+    pub is_trim_awaited: bool,
     /// The first record of all.
     pub first: Option<Lsn>,
 }
@@ -133,8 +136,8 @@ impl PgShard {
         }
         let pending = log.pending.iter().copied();
         let ready: Vec<Lsn> = match self.has(Rule::ApplyOrder) {
-            true => pending.take_while(|lsn| self.may_apply(object, *lsn)).collect(),
-            false => pending.rev().filter(|lsn| self.may_apply(object, *lsn)).collect(),
+            true => pending.take_while(|lsn| self.may_apply(*lsn)).collect(),
+            false => pending.rev().filter(|lsn| self.may_apply(*lsn)).collect(),
         };
         let record = |lsn: &Lsn| &self.log.entries[lsn].record;
         let changes: Vec<Change<'_>> = ready.iter().map(|lsn| record(lsn).change()).collect();
@@ -148,14 +151,18 @@ impl PgShard {
         Ok(bytes)
     }
 
-    fn may_apply(&self, object: ObjectId, lsn: Lsn) -> bool {
+    fn may_apply(&self, lsn: Lsn) -> bool {
         let record = &self.log.entries[&lsn].record;
         // Rule: ApplyStable
         let settled = self.log.sessions.get(&record.session).is_some_and(|s| record.seq <= s.settled());
-        // Rule: DirectSettle - the bytes of a direct record must stay what they are while a restart would check them.
-        let log = &self.log.objects[&object];
-        let waits = !record.is_direct() && log.has_direct_before(lsn, &record.span());
-        (settled || !self.has(Rule::ApplyStable)) && !(waits && self.has(Rule::DirectSettle))
+        (settled || !self.has(Rule::ApplyStable)) && !self.waits_for_trim(lsn)
+    }
+
+    /// Rule: DirectSettle - the bytes of a direct record must stay what they are while a restart would check them.
+    fn waits_for_trim(&self, lsn: Lsn) -> bool {
+        let Some(Entry { record, .. }) = self.log.entries.get(&lsn) else { return false };
+        let log = &self.log.objects[&record.object];
+        !record.is_direct() && log.has_direct_before(lsn, &record.span()) && self.has(Rule::DirectSettle)
     }
 
     // ---- trim
@@ -167,7 +174,9 @@ impl PgShard {
             true => entries.find(|(_, e)| !e.applied).map(|(lsn, _)| *lsn),
             false => entries.rfind(|(_, e)| e.applied).map(|(lsn, _)| Lsn(lsn.0 + 1)),
         };
-        TrimStep { first_unapplied, first: self.log.entries.keys().next().copied() }
+        let mut oldest = self.log.objects.values().filter_map(|log| log.pending.iter().next());
+        let is_trim_awaited = oldest.any(|lsn| self.waits_for_trim(*lsn));
+        TrimStep { first_unapplied, is_trim_awaited, first: self.log.entries.keys().next().copied() }
     }
 
     /// First step of a trim of all records before `upto`, which are applied and whose files are synced: what the
@@ -209,7 +218,7 @@ impl PgShard {
 
     /// Bytes in the journal that fragment files do not have yet.
     pub fn unapplied_bytes(&self) -> u64 {
-        let bytes = |entry: &super::log::Entry| match &entry.record.payload {
+        let bytes = |entry: &Entry| match &entry.record.payload {
             Payload::Journalled(data) if !entry.applied => data.len() as u64,
             _ => 0,
         };
