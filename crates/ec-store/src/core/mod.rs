@@ -266,7 +266,7 @@ impl<O: Outlet> Core<O> {
     /// # Errors
     /// [`CoreError`]; nothing was changed.
     pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
-        let (mut store, replays) = restart::open(dir, &config)?;
+        let (mut store, replays) = restart::open(dir, &config, worker.handle().locks())?;
         if config.cut_after_pg {
             store.cut();
         }

@@ -11,12 +11,17 @@ use crate::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify
 use crate::journal::{Journal, RecoveredEntry};
 use crate::pg::shard::{Delta, Item, Lsn, Payload, Record, Replay, ShardStore};
 use crate::superblock::DataDir;
+use messenger::sync::LockTable;
 use protocol::{PgId, ShardIndex};
 use std::collections::{HashMap, VecDeque};
 
 /// Opens journal and fragment store.
-pub(super) fn open(dir: &DataDir, config: &CoreConfig) -> Result<(CoreStore, HashMap<PgId, Replay>), CoreError> {
-    let fragments = FragmentStore::open(dir.root(), config.core, dir.superblock().cluster, config.fragment)?;
+pub(super) fn open(
+    dir: &DataDir,
+    config: &CoreConfig,
+    locks: &LockTable,
+) -> Result<(CoreStore, HashMap<PgId, Replay>), CoreError> {
+    let fragments = FragmentStore::open(dir.root(), config.core, dir.superblock().cluster, config.fragment, locks)?;
     let (journal, recovered) = Journal::open(dir.journal_dir(config.core), config.journal)?;
     if let Some(torn) = recovered.torn {
         tracing::info!(core = %config.core, ?torn, "the journal ends in the middle of an entry and was cut there");

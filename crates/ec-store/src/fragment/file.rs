@@ -8,7 +8,7 @@ use super::header::{HEADER_BYTES, Header};
 use super::table::{Table, TableMemory};
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify};
 use crate::medium::{self, Dir, Extent, MediumFile};
-use parking_lot::Mutex;
+use messenger::sync::{ContentionMutex, LockTable};
 use protocol::ids::{ClusterId, Profile};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct FragmentFile {
     dir: Dir,
     /// Where the data region begins in the file.
     data_start: u64,
-    state: Mutex<State>,
+    state: ContentionMutex<State>,
     /// Counts what changed the file; equal to `synced` when nothing waits for a sync.
     changes: AtomicU64,
     synced: AtomicU64,
@@ -41,6 +41,15 @@ pub struct FragmentFile {
     /// The name of the file is not durable yet.
     is_dir_dirty: AtomicBool,
     has_sync_failed: AtomicBool,
+}
+
+/// What the files of one store have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    pub cluster: ClusterId,
+    pub memory: Arc<TableMemory>,
+    /// Lists the files' locks, as "fragment".
+    pub locks: LockTable,
 }
 
 #[derive(Debug)]
@@ -60,36 +69,34 @@ impl FragmentFile {
     /// Opens a file that was opened from the fragment's name; `None` if it is empty: made and then lost by a crash.
     pub(super) fn open(
         key: FragmentKey,
-        cluster: ClusterId,
+        common: &Common,
         file: Arc<dyn MediumFile>,
         dir: Dir,
-        memory: Arc<TableMemory>,
     ) -> Result<Option<Self>, FragmentError> {
         let mut bytes = [0; HEADER_BYTES as usize];
         let length = file.read_at(&mut bytes, 0).map_err(|error| FragmentError::io(key, error))?;
         if length == 0 {
             return Ok(None);
         }
-        let header = Header::decode(&bytes[..length], key, cluster)?;
-        Ok(Some(Self::with(key, cluster, file, dir, header, false, memory)))
+        let header = Header::decode(&bytes[..length], key, common.cluster)?;
+        Ok(Some(Self::with(key, common, file, dir, header, false)))
     }
 
     /// Makes an empty file, opened from the fragment's name, a fragment without data.
     pub(super) fn create(
         key: FragmentKey,
-        cluster: ClusterId,
+        common: &Common,
         file: Arc<dyn MediumFile>,
         dir: Dir,
         profile: Profile,
-        memory: Arc<TableMemory>,
     ) -> Result<Self, FragmentError> {
         let header = Header { profile, version: Default::default(), logical_end: 0 };
-        medium::write_counted(&*file, 0, &header.encode(key, cluster)).map_err(|(_, error)| {
+        medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| {
             // An empty file counts as none; a part of a header would count as damage. Best effort: the disk is full.
             let _ = file.set_len(0);
             FragmentError::io(key, error)
         })?;
-        Ok(Self::with(key, cluster, file, dir, header, true, memory))
+        Ok(Self::with(key, common, file, dir, header, true))
     }
 
     /// Gives a file with a damaged header a new one. Its table cannot be trusted either, and an entry lost to zeros would
@@ -97,11 +104,10 @@ impl FragmentFile {
     /// for [`FragmentFile::read_raw`]. Durable when it returns; rare, so it may wait for the disk.
     pub(super) fn salvage(
         key: FragmentKey,
-        cluster: ClusterId,
+        common: &Common,
         file: Arc<dyn MediumFile>,
         dir: Dir,
         profile: Profile,
-        memory: Arc<TableMemory>,
     ) -> Result<Self, FragmentError> {
         let io = |error| FragmentError::io(key, error);
         let sectors = profile.fragment_bytes().div_ceil(SECTOR_BYTES) as usize;
@@ -110,31 +116,31 @@ impl FragmentFile {
         // The header last: with it the table counts.
         file.sync_data().map_err(io)?;
         let header = Header { profile, version: Default::default(), logical_end: 0 };
-        medium::write_counted(&*file, 0, &header.encode(key, cluster)).map_err(|(_, error)| io(error))?;
+        medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| io(error))?;
         file.sync_data().map_err(io)?;
-        Ok(Self::with(key, cluster, file, dir, header, false, memory))
+        Ok(Self::with(key, common, file, dir, header, false))
     }
 
     fn with(
         key: FragmentKey,
-        cluster: ClusterId,
+        common: &Common,
         file: Arc<dyn MediumFile>,
         dir: Dir,
         header: Header,
         is_new: bool,
-        memory: Arc<TableMemory>,
     ) -> Self {
         let profile = header.profile;
         let sectors = profile.fragment_bytes().div_ceil(SECTOR_BYTES) as usize;
-        let table = Table::new(HEADER_BYTES, sectors, is_new, memory);
+        let table = Table::new(HEADER_BYTES, sectors, is_new, Arc::clone(&common.memory));
+        let state = State { header, is_header_dirty: false, table, is_deleted: false };
         Self {
             key,
-            cluster,
+            cluster: common.cluster,
             profile,
             file,
             dir,
             data_start: data_start(profile),
-            state: Mutex::new(State { header, is_header_dirty: false, table, is_deleted: false }),
+            state: ContentionMutex::new(&common.locks, "fragment", state),
             changes: AtomicU64::new(u64::from(is_new)),
             synced: AtomicU64::new(0),
             unsynced_bytes: AtomicU64::new(0),

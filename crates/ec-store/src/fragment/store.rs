@@ -3,12 +3,12 @@
 //! Contract: one owner thread. Files handed out as `Arc` stay valid after the store closed or deleted them; the store
 //! never opens a second [`FragmentFile`] for a fragment while somebody holds the first.
 
-use super::file::FragmentFile;
+use super::file::{Common, FragmentFile};
 use super::spare::Spares;
-use super::table::TableMemory;
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
 use crate::disk::Space;
 use crate::medium::{Dir, MediumFile, Names, OpenMode};
+use messenger::sync::LockTable;
 use protocol::ids::{ClusterId, CoreId, Gfid, ObjectId, PgId, PoolId, Profile, ShardIndex};
 use std::collections::HashMap;
 use std::io;
@@ -40,9 +40,8 @@ impl Default for FragmentConfig {
 #[derive(Debug)]
 pub struct FragmentStore {
     root: Dir,
-    cluster: ClusterId,
+    common: Common,
     config: FragmentConfig,
-    memory: Arc<TableMemory>,
     files: HashMap<FragmentKey, Slot>,
     dirs: HashMap<PgId, Dir>,
     spares: Spares,
@@ -68,6 +67,7 @@ impl FragmentStore {
         core: CoreId,
         cluster: ClusterId,
         mut config: FragmentConfig,
+        locks: &LockTable,
     ) -> Result<Self, FragmentError> {
         let data_dir = data_dir.into();
         let root = data_dir.dir("pg");
@@ -83,12 +83,11 @@ impl FragmentStore {
             config.fragment_open_files_max = limit as usize;
         }
         config.fragment_open_files_max = config.fragment_open_files_max.max(1);
-        let memory = Arc::default();
+        let common = Common { cluster, memory: Arc::default(), locks: locks.clone() };
         Ok(Self {
             root,
-            cluster,
+            common,
             config,
-            memory,
             files: HashMap::new(),
             dirs: HashMap::new(),
             spares,
@@ -107,7 +106,7 @@ impl FragmentStore {
         }
         let (dir, path) = self.path(key);
         match dir.medium().open(&path, OpenMode::Existing) {
-            Ok(file) => match FragmentFile::open(key, self.cluster, file, dir, self.memory.clone())? {
+            Ok(file) => match FragmentFile::open(key, &self.common, file, dir)? {
                 Some(file) => self.insert(file).map(Some),
                 None => Ok(None),
             },
@@ -133,7 +132,7 @@ impl FragmentStore {
         }
         let (dir, path) = self.path(key);
         let file = self.new_file(&dir, &path).map_err(|error| FragmentError::io(key, error))?;
-        let file = FragmentFile::create(key, self.cluster, file, dir, profile, self.memory.clone())?;
+        let file = FragmentFile::create(key, &self.common, file, dir, profile)?;
         self.insert(file)
     }
 
@@ -158,7 +157,7 @@ impl FragmentStore {
         tracing::warn!(fragment = %key, "the header {what}: all of the fragment is to be repaired from other shards");
         let (dir, path) = self.path(key);
         let file = dir.medium().open(&path, OpenMode::Existing).map_err(|error| FragmentError::io(key, error))?;
-        let file = FragmentFile::salvage(key, self.cluster, file, dir, profile, self.memory.clone())?;
+        let file = FragmentFile::salvage(key, &self.common, file, dir, profile)?;
         self.salvaged.push(key);
         self.insert(file)
     }
@@ -320,11 +319,11 @@ impl FragmentStore {
 
     /// Memory of CRC tables, in bytes.
     pub fn table_bytes(&self) -> usize {
-        self.memory.bytes()
+        self.common.memory.bytes()
     }
 
     fn cached(&mut self, key: FragmentKey) -> Option<Arc<FragmentFile>> {
-        if self.memory.bytes() > self.config.fragment_table_bytes_max {
+        if self.common.memory.bytes() > self.config.fragment_table_bytes_max {
             self.shrink_tables();
         }
         self.clock += 1;
@@ -374,7 +373,7 @@ impl FragmentStore {
     /// Drops the tables of the least recently used files until a quarter of the memory is free.
     fn shrink_tables(&mut self) {
         for key in self.idle_keys() {
-            if self.memory.bytes() <= self.config.fragment_table_bytes_max / 4 * 3 {
+            if self.common.memory.bytes() <= self.config.fragment_table_bytes_max / 4 * 3 {
                 return;
             }
             if let Err(error) = self.files[&key].file.drop_table() {

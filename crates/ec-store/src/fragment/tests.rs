@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::medium::{Dir, Memory};
+use messenger::sync::LockTable;
 use proptest::prelude::*;
 use protocol::ids::{CoreId, Gfid, PoolId};
 use std::fs::{self, File};
@@ -24,8 +25,12 @@ fn key(index: u32) -> FragmentKey {
     FragmentKey { pg: PG, object, shard: ShardIndex::new(1) }
 }
 
+fn common() -> file::Common {
+    file::Common { cluster: CLUSTER, memory: Arc::default(), locks: LockTable::default() }
+}
+
 fn open(dir: &Path) -> FragmentStore {
-    FragmentStore::open(dir, CORE, CLUSTER, FragmentConfig::default()).unwrap()
+    FragmentStore::open(dir, CORE, CLUSTER, FragmentConfig::default(), &LockTable::default()).unwrap()
 }
 
 fn mark(seq: u64, logical_end: u64) -> Mark {
@@ -201,7 +206,9 @@ fn a_flip_of_any_byte_is_noticed() {
         file.write_all_at(&byte, at).unwrap();
     }
     read(&mut open(dir.path()), 0, 0, 2).unwrap();
-    let mut other = FragmentStore::open(dir.path(), CORE, ClusterId::new(1), FragmentConfig::default()).unwrap();
+    let mut other =
+        FragmentStore::open(dir.path(), CORE, ClusterId::new(1), FragmentConfig::default(), &LockTable::default())
+            .unwrap();
     let error = other.get(key(0)).unwrap_err();
     assert!(matches!(error, FragmentError::OtherCluster { found: CLUSTER, .. }), "{error}");
     // A damaged fragment can be deleted, and one cut short before its header counts as none.
@@ -219,7 +226,7 @@ fn open_files_and_table_memory_stay_within_their_limits() {
     let dir = tempfile::tempdir().unwrap();
     let config =
         FragmentConfig { fragment_open_files_max: 4, fragment_table_bytes_max: 2 * 4096, ..FragmentConfig::default() };
-    let mut store = FragmentStore::open(dir.path(), CORE, CLUSTER, config).unwrap();
+    let mut store = FragmentStore::open(dir.path(), CORE, CLUSTER, config, &LockTable::default()).unwrap();
     write(&mut store, 0, 0, 1, 100).unwrap();
     let held = store.get(key(0)).unwrap().unwrap();
     for index in 1..20 {
@@ -276,7 +283,8 @@ fn a_read_beside_a_write_gives_old_or_new_sectors() {
 #[test]
 fn a_fragment_in_memory_is_as_one_on_disk_until_the_memory_goes() {
     let dir = Dir::new(Arc::new(Memory::new(200 << 10)), Path::new("/nowhere"));
-    let open = || FragmentStore::open(dir.clone(), CORE, CLUSTER, FragmentConfig::default()).unwrap();
+    let open =
+        || FragmentStore::open(dir.clone(), CORE, CLUSTER, FragmentConfig::default(), &LockTable::default()).unwrap();
     let mut store = open();
     write(&mut store, 0, 3, 200, 1).unwrap();
     let error = write(&mut store, 1, 0, 200, 2).unwrap_err();
@@ -299,12 +307,12 @@ fn a_failed_sync_is_remembered() {
     let dir = Dir::from(Path::new("/dev"));
     // Takes writes and cannot be synced.
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-    let file = FragmentFile::create(key(0), CLUSTER, Arc::new(null), dir.clone(), profile(), Arc::default()).unwrap();
+    let file = FragmentFile::create(key(0), &common(), Arc::new(null), dir.clone(), profile()).unwrap();
     assert!(matches!(file.sync().unwrap_err(), FragmentError::Io { .. }));
     assert!(matches!(file.sync().unwrap_err(), FragmentError::SyncFailed { .. }));
     assert!(file.is_dirty() && file.has_sync_failed());
     let full = File::options().read(true).write(true).open("/dev/full").unwrap();
-    let error = FragmentFile::create(key(0), CLUSTER, Arc::new(full), dir, profile(), Arc::default()).unwrap_err();
+    let error = FragmentFile::create(key(0), &common(), Arc::new(full), dir, profile()).unwrap_err();
     assert!(error.is_full(), "{error}");
 }
 
