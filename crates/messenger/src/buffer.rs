@@ -1,14 +1,16 @@
 //! Page-aligned buffers for data segments, pooled by size class.
 //!
-//! Contract: a buffer goes back to the pool it came from when its last user drops it, on any thread. What a pool keeps
-//! is bounded by `retained_bytes_max`; beyond it a returned buffer is freed. Several pools (the setting `pools`) keep
-//! threads from meeting on one lock; one pool behaves as GlusterFS's old iobuf pool. Memory is initialised once, when
-//! allocated; a reused buffer holds old bytes, of which only those written over are ever exposed.
+//! Contract: a buffer goes back to the pool it came from when its last user drops it, on any thread. What all pools keep
+//! together is bounded by `retained_bytes_max`; beyond it a returned buffer is freed, and [`Pools::shrink`] frees what
+//! nobody needed. Several pools (the setting `pools`) keep threads from meeting on one lock; one pool behaves as
+//! GlusterFS's old iobuf pool. Memory is zero when allocated; a reused buffer holds old bytes, of which only those
+//! written over are ever exposed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::lock::{ContentionMutex, LockTable};
 
@@ -33,9 +35,10 @@ pub struct PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Four pools that keep 64 MiB: two large writes in flight per worker of a small machine, without growing for ever.
+    /// Four pools that keep 128 MiB: what a client holds of random writes of 64 KiB until they are stable, a tenth of a
+    /// second later.
     fn default() -> PoolConfig {
-        PoolConfig { pools: 4, retained_bytes_max: 64 << 20 }
+        PoolConfig { pools: 4, retained_bytes_max: 128 << 20 }
     }
 }
 
@@ -48,10 +51,14 @@ pub struct Pools {
 impl Pools {
     /// Makes empty pools, whose locks `locks` lists.
     pub fn new(config: PoolConfig, locks: &LockTable) -> Pools {
-        let count = config.pools.max(1);
-        let each = config.retained_bytes_max / count;
-        let pools = (0..count).map(|_| Arc::new(Pool::new(each, locks))).collect();
-        Pools { pools }
+        let budget = Arc::new(Budget { retained_bytes: AtomicUsize::new(0), bytes_max: config.retained_bytes_max });
+        let pool = |_| Arc::new(Pool { free: FreeLists::locked(locks), budget: Arc::clone(&budget) });
+        Pools { pools: (0..config.pools.max(1)).map(pool).collect() }
+    }
+
+    /// Frees the buffers that nobody needed since this was last called.
+    pub fn shrink(&self) {
+        self.pools.iter().for_each(|pool| pool.shrink());
     }
 
     /// The pool that user number `index` (a worker) takes from.
@@ -60,29 +67,62 @@ impl Pools {
     }
 }
 
+/// What pools keep together, and may.
+#[derive(Debug)]
+struct Budget {
+    retained_bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl Budget {
+    /// May so much more be kept? Then it counts as kept.
+    fn take(&self, bytes: usize) -> bool {
+        let fits = |now: usize| now.checked_add(bytes).filter(|&sum| sum <= self.bytes_max);
+        self.retained_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.retained_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// One pool: a lock and a list of free buffers per size class.
 #[derive(Debug)]
 pub struct Pool {
     free: ContentionMutex<FreeLists>,
-    retained_bytes_max: usize,
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
 struct FreeLists {
-    classes: [Vec<Box<[Page]>>; CLASSES],
-    bytes: usize,
+    classes: [Class; CLASSES],
+}
+
+/// The free buffers of one size.
+#[derive(Default)]
+struct Class {
+    buffers: Vec<Box<[Page]>>,
+    /// The least number of them since the pool was shrunk: so many nobody needed.
+    unused: usize,
+}
+
+impl FreeLists {
+    fn locked(locks: &LockTable) -> ContentionMutex<FreeLists> {
+        ContentionMutex::new(locks, "buffer pool", FreeLists::default())
+    }
 }
 
 impl std::fmt::Debug for FreeLists {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FreeLists").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_list().entries(self.classes.iter().map(|class| class.buffers.len())).finish()
     }
 }
 
 impl Pool {
     /// A pool that keeps at most `retained_bytes_max` bytes of free buffers.
     pub fn new(retained_bytes_max: usize, locks: &LockTable) -> Pool {
-        Pool { free: ContentionMutex::new(locks, "buffer pool", FreeLists::default()), retained_bytes_max }
+        let budget = Budget { retained_bytes: AtomicUsize::new(0), bytes_max: retained_bytes_max };
+        Pool { free: FreeLists::locked(locks), budget: Arc::new(budget) }
     }
 
     /// A buffer of `len` bytes, with unspecified contents.
@@ -92,30 +132,51 @@ impl Pool {
     pub fn take(self: &Arc<Self>, len: usize) -> PooledBuf {
         assert!(len <= BUFFER_BYTES_MAX, "buffer of {len} bytes asked for, at most {BUFFER_BYTES_MAX}");
         let class = class_of(len);
-        let mut free = self.free.lock();
-        let reused = free.classes[class].pop();
-        if reused.is_some() {
-            free.bytes -= class_bytes(class);
-        }
-        drop(free);
-        let pages =
-            reused.unwrap_or_else(|| vec![Page([0; PAGE_BYTES]); class_bytes(class) / PAGE_BYTES].into_boxed_slice());
+        let pages = match self.reuse(class) {
+            Some(pages) => {
+                self.budget.give_back(class_bytes(class));
+                pages
+            }
+            None => new_pages(class_bytes(class) / PAGE_BYTES),
+        };
         PooledBuf { pages, len, home: Arc::clone(self) }
     }
 
-    /// Bytes of free buffers kept now.
+    fn reuse(&self, class: usize) -> Option<Box<[Page]>> {
+        let mut free = self.free.lock();
+        let class = &mut free.classes[class];
+        let reused = class.buffers.pop();
+        class.unused = class.unused.min(class.buffers.len());
+        reused
+    }
+
+    /// Bytes of free buffers kept now, by all pools that share the bound.
     pub fn retained_bytes(&self) -> usize {
-        self.free.lock().bytes
+        self.budget.retained_bytes.load(Ordering::Relaxed)
     }
 
     fn give_back(&self, pages: Box<[Page]>) {
         let bytes = pages.len() * PAGE_BYTES;
-        let mut free = self.free.lock();
-        if free.bytes + bytes <= self.retained_bytes_max {
-            free.bytes += bytes;
-            free.classes[class_of(bytes)].push(pages);
+        if self.budget.take(bytes) {
+            self.free.lock().classes[class_of(bytes)].buffers.push(pages);
         }
     }
+
+    fn shrink(&self) {
+        for class in 0..CLASSES {
+            let mut free = self.free.lock();
+            let Class { buffers, unused } = &mut free.classes[class];
+            let unneeded = buffers.split_off(buffers.len() - *unused);
+            *unused = buffers.len();
+            drop(free);
+            self.budget.give_back(unneeded.len() * class_bytes(class));
+        }
+    }
+}
+
+/// Memory that the allocator gives as zeros, as a rule without writing them.
+fn new_pages(count: usize) -> Box<[Page]> {
+    <[Page]>::new_box_zeroed_with_elems(count).unwrap_or_else(|_| panic!("no memory for a buffer of {count} pages"))
 }
 
 fn class_of(len: usize) -> usize {
@@ -215,5 +276,20 @@ mod tests {
         let again = pool.take(1);
         assert_eq!(pool.retained_bytes(), PAGE_BYTES);
         drop(again);
+    }
+
+    #[test]
+    fn pools_share_what_they_may_keep_and_free_what_nobody_needs() {
+        let pools = Pools::new(PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES }, &LockTable::default());
+        let take = |count: usize| (0..count).map(|_| pools.pool(0).take(1)).collect::<Vec<_>>();
+        drop(take(5));
+        assert_eq!(pools.pool(1).retained_bytes(), 4 * PAGE_BYTES, "one pool may keep all of it");
+        pools.shrink();
+        assert_eq!(pools.pool(0).retained_bytes(), 4 * PAGE_BYTES, "all were just in use");
+        drop(take(3));
+        pools.shrink();
+        assert_eq!(pools.pool(0).retained_bytes(), 3 * PAGE_BYTES, "one was not needed");
+        pools.shrink();
+        assert_eq!(pools.pool(0).retained_bytes(), 0);
     }
 }

@@ -23,6 +23,9 @@ use crate::worker::{Command, Worker, WorkerShared, thread_main};
 /// Most workers a runtime takes: more than the cores of any machine it is meant for.
 pub const WORKERS_MAX: usize = 1024;
 
+/// How often buffers that nobody needed meanwhile are freed: seldom enough to keep those of a load that comes in bursts.
+const SHRINK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Settings of a [`Runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig {
@@ -302,6 +305,7 @@ impl Runtime {
                 .map_err(|source| RuntimeError::Start { index, source })?;
             runtime.threads.lock().push(thread);
         }
+        runtime.handle.spawn_on(0, shrink_pools);
         Ok(runtime)
     }
 
@@ -332,6 +336,14 @@ impl Runtime {
             }
         }
         self.handle.shared.blocking.shutdown();
+    }
+}
+
+/// Gives back the memory that a burst has left in the buffer pools.
+async fn shrink_pools(worker: Worker) {
+    loop {
+        worker.sleep(SHRINK_INTERVAL).await;
+        worker.handle().pools().shrink();
     }
 }
 
