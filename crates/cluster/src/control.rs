@@ -6,7 +6,7 @@
 //! [`Embedded`] is one process with one file. Beside it an implementation on etcd is meant to stand: `load` and `save`
 //! as transactions under a lease, `publish` as the key that daemons watch.
 //!
-//! # The file `state`, format 1
+//! # The file `state`, format 2
 //!
 //! | bytes | what |
 //! |---|---|
@@ -112,7 +112,7 @@ pub struct Embedded {
 
 impl Embedded {
     /// The format of the file that this program writes and reads.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = 2;
     const MAGIC: [u8; 8] = *b"TRFMONST";
     const HEADER_BYTES: usize = 24;
 

@@ -46,8 +46,10 @@ pub struct Osd {
     pub weight: u32,
     /// Its machine.
     pub host: String,
-    /// The random id of its disk.
+    /// The random id of its disk; 0 before its first boot.
     pub fsid: u128,
+    /// The operator has given that disk up: the next boot may be with another one, and ends this.
+    pub replace: bool,
 }
 
 /// A pool.

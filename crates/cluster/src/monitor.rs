@@ -156,6 +156,7 @@ impl Monitor {
                 self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
             }
             MonitorRequest::MdsUp { addr } => self.mds_up(addr),
+            MonitorRequest::ReplaceOsd { osd } => self.replace(osd),
         };
         self.commit();
         match outcome {
@@ -219,9 +220,16 @@ impl Monitor {
             let addr = osd.addr.map_or_else(String::new, |a| format!(" at {a}"));
             return Err(format!("{id} is up{addr} with another disk: stop that process first, or correct the id"));
         }
+        if replaced && !osd.replace {
+            return Err(format!(
+                "{id} has data in this cluster on another disk than the one it comes with: mount that disk, or, if it \
+                 is lost, run `trefoil osd replace {id}` and start {id} again"
+            ));
+        }
         if replaced {
             tracing::warn!(osd = %id, "the disk was replaced: everything on it will be rebuilt");
         }
+        osd.replace = false;
         tracing::info!(osd = %id, addr = %process.addr, lost, blank, "boot");
         (osd.up, osd.addr, osd.cores) = (true, Some(process.addr), process.cores.max(1));
         (osd.fsid, osd.host) = (process.fsid, process.host);
@@ -237,6 +245,30 @@ impl Monitor {
             let blank = (blank || replaced) && self.settings.rules.on(Rule::BlankCheck);
             self.for_pgs_of(id, |rules, shard| rules.boot(shard, lost, blank));
         }
+        Ok(())
+    }
+
+    /// The operator gives up a disk. Not that of an OSD which is up, and not one without which data would be lost.
+    fn replace(&mut self, id: OsdId) -> Result<(), String> {
+        self.known(id)?;
+        if self.state.map.osds[&id].up {
+            return Err(format!("{id} is up: stop it first (one that was killed counts as up for some seconds)"));
+        }
+        let needed = self.state.pgs.iter().filter(|(pg, state)| {
+            let Some(shard) = self.state.map.shard_of(**pg, id) else { return false };
+            let k = self.state.map.pools.get(&pg.pool).map_or(0, |pool| u32::from(pool.profile.k()));
+            state.begun && state.confirmed.contains(shard) && state.confirmed.minus(state.gone).without(shard).len() < k
+        });
+        let needed = needed.count();
+        if needed > 0 {
+            return Err(format!(
+                "without the disk of {id} the data of {needed} placement groups would be lost: too few of their other \
+                 shards are whole. Start the other OSDs and wait until `trefoil status` shows these as clean or degraded"
+            ));
+        }
+        tracing::warn!(osd = %id, "may be replaced: its next start may be on an empty disk");
+        self.state.map.osds.get_mut(&id).expect("it is known").replace = true;
+        self.change.any = true;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The roles of one process, started in order and stopped in reverse.
 //!
-//! Contract: [`start`] returns when every role serves, or starts none; [`Running::stop`] stops all cleanly.
+//! Contract: [`start`] returns when every role serves, or starts none; only an OSD whose disk is missing does not keep a
+//! process with a monitor from serving. [`Running::stop`] stops all cleanly.
 
 use crate::admin::{LiveConfig, Log};
 use crate::config::{Config, Role};
@@ -122,8 +123,14 @@ impl Running {
                     cancel: Arc::clone(cancel),
                     ..osd_config(config, id, listen, monitor_addr)
                 };
-                let osd = osd::start(osd_config);
-                self.osds.push(osd.map_err(|source| StartError::Osd { id, source: Box::new(source) })?);
+                match osd::start(osd_config) {
+                    Ok(osd) => self.osds.push(osd),
+                    // The operator answers with a command that asks the monitor, which must not end because of it.
+                    Err(error @ OsdError::DiskMissing { .. }) if self.monitor.is_some() => {
+                        tracing::error!(%error, "the other roles of this process serve without it");
+                    }
+                    Err(source) => return Err(StartError::Osd { id, source: Box::new(source) }),
+                }
             }
         }
         if wants(Role::Mds) {

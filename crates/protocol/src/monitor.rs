@@ -16,7 +16,7 @@ pub enum MonitorRequest {
     Boot {
         /// Who.
         osd: OsdId,
-        /// The random id of its disk; another one than before means a replaced disk.
+        /// The random id of its disk; another one than before needs the operator's consent (`ReplaceOsd`).
         fsid: u128,
         /// Where it listens.
         addr: SocketAddr,
@@ -92,6 +92,11 @@ pub enum MonitorRequest {
     MdsUp {
         /// Where.
         addr: SocketAddr,
+    },
+    /// The operator gives up the disk of an OSD that is down: its next boot may be with another, empty one.
+    ReplaceOsd {
+        /// Whose.
+        osd: OsdId,
     },
 }
 

@@ -113,7 +113,8 @@ impl World {
         (node.booting, node.stale_boots) = (true, stale);
         let request = MonitorRequest::Boot {
             osd,
-            fsid: node.fsid,
+            // Always the same: that the operator consents to another disk is not what is walked here, its being blank is.
+            fsid: 1,
             addr: ([127, 0, 0, 1], 7000 + i as u16).into(),
             cores: 1,
             lost: node.lost,

@@ -87,8 +87,6 @@ pub struct Node {
     pub run: bool,
     /// The disk.
     pub disk: Disk,
-    /// The disk's random id.
-    pub fsid: u128,
     /// It lost power, or holds nothing, and the monitor may not have heard of it.
     pub lost: bool,
     /// See `lost`.
@@ -123,7 +121,6 @@ impl Node {
         Self {
             run: false,
             disk,
-            fsid: 1,
             lost: false,
             blank,
             booting: false,
@@ -320,10 +317,10 @@ impl World {
             way.into_iter().for_each(|way| way.member_died(i));
         }
         let node = &mut self.nodes[i];
-        let (lost, blank, fsid) = (node.lost, node.blank, node.fsid);
+        let (lost, blank) = (node.lost, node.blank);
         let mut disk = std::mem::take(&mut node.disk);
         disk.crash();
-        *node = Node { lost, fsid, ..Node::new(disk, blank) };
+        *node = Node { lost, ..Node::new(disk, blank) };
     }
 
     /// A node's machine loses power.
@@ -338,8 +335,7 @@ impl World {
     pub fn lose_disk(&mut self, i: usize) {
         self.stop(i);
         let disk = Disk::new(self.rules, self.bounds.records_max);
-        let fsid = self.nodes[i].fsid + 1;
-        self.nodes[i] = Node { fsid, ..Node::new(disk, true) };
+        self.nodes[i] = Node::new(disk, true);
     }
 
     /// A sync fails: the daemon serves nothing more.

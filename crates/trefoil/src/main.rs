@@ -25,6 +25,7 @@ mod watch;
 
 use clap::{Parser, Subcommand};
 use error::OperatorError;
+use protocol::OsdId;
 use protocol::monitor::{ClusterStatus, MonitorReply, MonitorRequest};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -75,6 +76,12 @@ enum Command {
 enum OsdCommand {
     /// Lists them
     Ls,
+    /// Lets one whose disk is lost start on an empty one, once, to be filled again from the others
+    Replace {
+        /// Which: osd.N. It must be down
+        #[arg(value_parser = scrub::parse_osd)]
+        osd: OsdId,
+    },
 }
 
 /// Where the cluster is, and how long to wait for it.
@@ -112,12 +119,23 @@ fn main() -> ExitCode {
     }
 }
 
+fn replace(cluster: &Cluster, osd: OsdId) -> Result<(), OperatorError> {
+    match cluster.ask(&MonitorRequest::ReplaceOsd { osd })? {
+        MonitorReply::Done(_) => {
+            output::line(&format!("{osd} may start on an empty disk, once; it will be filled again from the others"))
+        }
+        MonitorReply::Refused(why) => Err(OperatorError::Refused(why)),
+        other => Err(OperatorError::unexpected(&other)),
+    }
+}
+
 fn run(cli: Cli) -> Result<(), OperatorError> {
     let cluster = Cluster { monitor: cli.monitor, timeout: Duration::from_secs(cli.timeout) };
     match cli.command {
         Command::Status { json: true } => output::line(&status::to_json(&cluster.status()?)),
         Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
+        Command::Osd(OsdCommand::Replace { osd }) => replace(&cluster, osd),
         Command::Locks(args) => locks::run(&cluster, &args),
         Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),

@@ -6,7 +6,7 @@
 pub mod cli;
 pub mod layout;
 
-use crate::error::{Context, Outcome, ensure, fail};
+use crate::error::{Context, Error, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt};
 use crate::mounts;
 use crate::process::Daemon;
@@ -21,6 +21,9 @@ const READY_MAX: Duration = Duration::from_secs(40);
 const STOP_MAX: Duration = Duration::from_secs(30);
 /// `trefoil status` answers within this time.
 const STATUS_MAX: Duration = Duration::from_secs(15);
+
+/// A storage daemon that ended counts as down within this time: some graces of its heartbeats.
+const DOWN_MAX: Duration = Duration::from_secs(30);
 
 /// A cluster in a directory, running or not.
 #[derive(Clone, Debug)]
@@ -236,6 +239,23 @@ impl Cluster {
             mounts::clear(point);
         }
         Ok(())
+    }
+
+    /// Lets a storage daemon that does not run start on an empty disk: `trefoil osd replace`, once it is known to be down.
+    ///
+    /// # Errors
+    /// When the monitor refuses, and goes on refusing.
+    pub fn replace(&self, osd: usize, interrupt: &Interrupt) -> Outcome {
+        let end = Instant::now() + DOWN_MAX;
+        loop {
+            let mut command = self.command("trefoil");
+            command.args(["osd", "replace", &format!("osd.{osd}")]);
+            match exec::run_ok(&mut command, STATUS_MAX, interrupt) {
+                Err(Error::Failed(why)) if why.contains("is up") && Instant::now() < end => {}
+                outcome => return outcome.map(drop),
+            }
+            interrupt.sleep(Duration::from_millis(200))?;
+        }
     }
 
     /// Starts every process, and waits until all is served.

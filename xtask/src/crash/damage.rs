@@ -92,12 +92,13 @@ impl Arena<'_> {
         Ok(flips)
     }
 
-    /// Kills a storage daemon, empties its disk, and starts it; it is rebuilt under what comes next.
+    /// Kills a storage daemon, empties its disk, gives that up, and starts it; it is rebuilt under what comes next.
     pub(super) fn replace_disk(&mut self) -> Outcome<String> {
         let osd = self.rng.usize(0..self.cluster.layout().osds.len());
         let (name, dir) = (osd_name(osd), osd_dir(&self.cluster, osd)?);
         self.cluster.kill(&name)?;
         std::fs::remove_dir_all(&dir).doing(|| format!("cannot empty {}", dir.display()))?;
+        self.cluster.replace(osd, &self.bench.interrupt)?;
         self.cluster.start(&name, &self.bench.interrupt)?;
         self.counts.fault("replace a disk");
         Ok(format!("replace a disk ({name})"))

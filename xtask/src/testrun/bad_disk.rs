@@ -132,7 +132,11 @@ fn replaced(bench: &Bench, rig: &Rig) -> Outcome {
     let line = format!("head -c 20000000 /dev/urandom | tee '{}' > replaced; sync replaced", copy.display());
     bench.shell(rig.mount(), &line, 30)?;
     rig.cluster.stop("osd-0", &bench.interrupt)?;
-    fs::remove_dir_all(rig.cluster.data_dir("osd-0")).doing(|| "cannot empty the disk")?;
+    fs::remove_dir_all(rig.cluster.data_dir("osd-0").join("osd.0")).doing(|| "cannot empty the disk")?;
+    let refused =
+        rig.cluster.start("osd-0", &bench.interrupt).err().map_or_else(String::new, |error| error.to_string());
+    ensure!(refused.contains("`trefoil osd replace osd.0`"), "an empty disk is not refused, but: {refused}");
+    rig.cluster.replace(0, &bench.interrupt)?;
     rig.cluster.start("osd-0", &bench.interrupt)?;
     rig.wait_clean(bench, 120)?;
     rig.cluster.kill("osd-1")?;

@@ -127,6 +127,7 @@ impl Fake {
             weight: 65536,
             host: "fake".into(),
             fsid: 1,
+            replace: false,
         };
         self.change(|map| {
             map.osds.insert(id, osd(addr));

@@ -90,7 +90,7 @@ pub fn create_cluster(cluster: ClusterId, osds: &[ExpectedOsd], pool: &PoolSpec)
     let mut members = BTreeMap::new();
     for ExpectedOsd { id, host, weight } in osds {
         let host = if host.is_empty() { id.to_string() } else { host.clone() };
-        let osd = Osd { addr: None, cores: 1, up: false, is_in: true, weight: *weight, host, fsid: 0 };
+        let osd = Osd { addr: None, cores: 1, up: false, is_in: true, weight: *weight, host, fsid: 0, replace: false };
         if members.insert(*id, osd).is_some() {
             return Err(CreateError::OsdTwice(*id));
         }

@@ -92,6 +92,12 @@ impl Sim {
         let addr = SocketAddr::from(([127, 0, 0, 1], 7000 + at as u16));
         let host = format!("host-{at}");
         let osd = OsdId::new(at as u32);
+        let known = self.monitor.map().osds[&osd].fsid;
+        if known != 0 && known != fsid {
+            self.request(MonitorRequest::Leave { osd });
+            let reply = self.request(MonitorRequest::ReplaceOsd { osd });
+            assert!(matches!(reply, MonitorReply::Done(_)), "{reply:?}");
+        }
         let reply = self.request(MonitorRequest::Boot { osd, fsid, addr, cores: 1, lost, blank, host });
         assert!(matches!(reply, MonitorReply::Done(_)), "{reply:?}");
     }

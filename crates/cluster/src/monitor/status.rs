@@ -80,6 +80,9 @@ impl Monitor {
             let never = if osd.addr.is_none() { ": it has never started" } else { "" };
             found.push((Health::Degraded, format!("{id} on {} is down{never}", osd.host)));
         }
+        for (id, _) in map.osds.iter().filter(|(_, osd)| osd.replace) {
+            found.push((Health::Ok, format!("{id} may start on an empty disk, once: `trefoil osd replace` was run")));
+        }
         for (id, report) in &self.live.reports {
             if report.total_bytes > 0 && report.free_bytes < report.total_bytes / NEAR_FULL_ONE_IN {
                 let share = report.free_bytes * 100 / report.total_bytes;

@@ -168,7 +168,10 @@ fn a_replaced_disk_is_recognised_and_a_wrong_process_refused() {
     monitor.beat(&[0, 1, 2], SECOND);
     let refused = monitor.handle(boot_with(2, 77, false, true), SECOND);
     assert!(matches!(refused, MonitorReply::Refused(why) if why.contains("another disk")));
+    let up = monitor.handle(MonitorRequest::ReplaceOsd { osd: OsdId::new(2) }, SECOND);
+    assert!(matches!(up, MonitorReply::Refused(why) if why.contains("is up")));
     monitor.beat_until(&[0, 1], SECOND, 4 * SECOND);
+    monitor.ok(MonitorRequest::ReplaceOsd { osd: OsdId::new(2) }, 4 * SECOND);
     monitor.ok(boot_with(2, 77, false, false), 4 * SECOND);
     let two = monitor.shard(2);
     assert_eq!(monitor.state().pgs[&pg()].gone, ShardSet::only(two), "BlankCheck");
@@ -180,10 +183,60 @@ fn a_replaced_disk_is_recognised_and_a_wrong_process_refused() {
 }
 
 #[test]
+fn another_disk_needs_the_operators_consent_which_holds_for_one_boot() {
+    let mut monitor = Monitor::whole(3, 1);
+    let osd = OsdId::new(2);
+    monitor.ok(MonitorRequest::Leave { osd }, SECOND);
+    let refused = |monitor: &mut Monitor, blank| {
+        let epoch = monitor.map().epoch;
+        let reply = monitor.handle(boot_with(2, 77, false, blank), SECOND);
+        assert!(
+            matches!(&reply, MonitorReply::Refused(why) if why.contains("`trefoil osd replace osd.2`")),
+            "{reply:?}"
+        );
+        assert_eq!(monitor.map().epoch, epoch, "a refusal changes nothing");
+    };
+    refused(&mut monitor, true);
+    refused(&mut monitor, false);
+    monitor.ok(MonitorRequest::ReplaceOsd { osd }, SECOND);
+    // a restart of the monitor does not forget it
+    let mut monitor = Monitor::start(monitor.state().clone(), Settings::default(), SECOND);
+    assert!(monitor.status().messages.iter().any(|message| message.contains("osd.2 may start on an empty disk")));
+    // the old disk is back after all: that used the consent up
+    monitor.boot_clean(2, SECOND);
+    monitor.ok(MonitorRequest::Leave { osd }, SECOND);
+    refused(&mut monitor, true);
+    monitor.ok(MonitorRequest::ReplaceOsd { osd }, SECOND);
+    monitor.ok(boot_with(2, 77, false, true), SECOND);
+    assert_eq!(monitor.state().pgs[&pg()].gone, ShardSet::only(monitor.shard(2)), "BlankCheck");
+    let other = monitor.handle(boot_with(2, 78, false, true), 9 * SECOND);
+    assert!(matches!(other, MonitorReply::Refused(_)), "{other:?}");
+}
+
+#[test]
+fn no_disk_is_given_up_that_holds_the_last_whole_shards() {
+    let mut monitor = Monitor::whole(3, 1);
+    let replace =
+        |monitor: &mut Monitor, osd| monitor.handle(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, SECOND);
+    monitor.ok(MonitorRequest::Leave { osd: OsdId::new(2) }, SECOND);
+    monitor.peer_all(SECOND);
+    monitor.ok(MonitorRequest::Leave { osd: OsdId::new(1) }, SECOND);
+    let reply = replace(&mut monitor, 1);
+    assert!(
+        matches!(&reply, MonitorReply::Refused(why) if why.contains("1 placement groups would be lost")),
+        "{reply:?}"
+    );
+    assert!(matches!(replace(&mut monitor, 2), MonitorReply::Done(_)), "the others have all that it has");
+    assert!(matches!(replace(&mut monitor, 9), MonitorReply::Refused(_)));
+}
+
+#[test]
 fn blank_disks_of_a_cluster_never_active_have_lost_nothing() {
     let mut monitor = fresh(3, 1);
     for osd in 0..3 {
         monitor.ok(boot_with(osd, 5, false, true), SECOND);
+        monitor.ok(MonitorRequest::Leave { osd: OsdId::new(osd) }, 4 * SECOND);
+        monitor.ok(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, 4 * SECOND);
         monitor.ok(boot_with(osd, 6, true, true), 4 * SECOND);
     }
     monitor.peer_all(4 * SECOND);

@@ -209,6 +209,17 @@ pub enum OsdError {
     /// The monitor does not take the OSD in.
     #[error("the monitor refuses this osd: {0}")]
     Refused(String),
+    /// Its data directory is empty, and the cluster knows its data.
+    #[error(
+        "{id} has data in this cluster, and its data directory {} is empty: mount its disk there, or, if the disk is lost, \
+         run `trefoil osd replace {id}` and start {id} again", dir.display()
+    )]
+    DiskMissing {
+        /// Who.
+        id: OsdId,
+        /// Where its data should be.
+        dir: PathBuf,
+    },
     /// A path that drops what it acknowledges, before data that somebody may want.
     #[error("osd_path_cut drops acknowledged writes, so it is allowed with osd_objectstore = \"memstore\" only")]
     CutOverDisk,
@@ -376,6 +387,9 @@ impl Starting {
         let map = self.first_map(held.as_deref())?;
         let dir = match held {
             Some(dir) => Arc::clone(dir),
+            None if is_missed(&map, config.id) => {
+                return Err(OsdError::DiskMissing { id: config.id, dir: config.dir.clone() });
+            }
             None => Arc::clone(held.insert(self.prepare(DataDir::open(&config.dir, map.cluster, config.id)?)?)),
         };
         if dir.superblock().cluster != map.cluster {
@@ -487,6 +501,12 @@ impl Starting {
             std::thread::sleep(START_POLL);
         }
     }
+}
+
+/// Does the cluster know this OSD with a disk that nobody has given up? One that is empty in its place was forgotten to
+/// be mounted, most likely: nothing is made in it.
+fn is_missed(map: &ClusterMap, id: OsdId) -> bool {
+    map.osds.get(&id).is_some_and(|osd| osd.fsid != 0 && !osd.replace)
 }
 
 impl Shared {

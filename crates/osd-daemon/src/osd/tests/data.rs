@@ -112,7 +112,13 @@ fn a_replaced_disk_is_filled_again() {
         write(&client, *file, bytes_of(number, 1), true);
     }
     cluster.stop_osd(2);
-    std::fs::remove_dir_all(cluster.osd_config(2).dir).expect("removed");
+    let dir = cluster.osd_config(2).dir;
+    std::fs::remove_dir_all(&dir).expect("removed");
+    let refused = start(cluster.osd_config(2)).expect_err("an empty directory is no disk of it");
+    assert!(matches!(refused, OsdError::DiskMissing { .. }), "{refused}");
+    assert!(!dir.exists(), "nothing was made in place of a disk that is missed");
+    let consent = cluster.ask(&MonitorRequest::ReplaceOsd { osd: OsdId::new(2) });
+    assert!(matches!(consent, MonitorReply::Done(_)), "{consent:?}");
     cluster.start_osd(2);
     wait_until("the new disk is known", || !cluster.all_are(PgCondition::Clean) || rebuilt(&cluster, 2) > 0);
     cluster.wait_clean();
