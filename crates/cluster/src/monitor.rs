@@ -16,6 +16,7 @@
 
 mod create;
 mod pg;
+mod progress;
 mod resolve;
 #[cfg(test)]
 mod simulation;
@@ -29,6 +30,7 @@ pub use resolve::Action;
 use crate::map::{ClusterMap, SessionState};
 use crate::state::MonitorState;
 use pg::PgRules;
+use progress::Progress;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
 use protocol::{Epoch, OsdId, PgId, Rule, Rules, SessionId, ShardIndex, ShardSet};
 use resolve::Resolver;
@@ -89,6 +91,7 @@ struct Liveness {
     heard: BTreeSet<OsdId>,
     sessions: BTreeMap<SessionId, Duration>,
     reports: BTreeMap<OsdId, OsdReport>,
+    progress: Progress,
     /// OSDs that were down at the start, until they boot or `wait_until` passes.
     awaited: BTreeSet<OsdId>,
     wait_until: Duration,
@@ -140,7 +143,7 @@ impl Monitor {
     pub fn handle(&mut self, request: MonitorRequest, now: Duration) -> MonitorReply {
         let outcome = match request {
             MonitorRequest::Subscribe => return MonitorReply::Map(self.update()),
-            MonitorRequest::Status => return MonitorReply::Status(self.status()),
+            MonitorRequest::Status => return MonitorReply::Status(Box::new(self.status())),
             MonitorRequest::OpenSession { name } => return self.open_session(name, now),
             MonitorRequest::RenewSession { session } => return self.renew_session(session, now),
             MonitorRequest::Boot { osd, fsid, addr, cores, lost, blank, host } => {
@@ -299,6 +302,7 @@ impl Monitor {
             self.live.osds.insert(report.osd, now);
             self.live.heard.insert(report.osd);
         }
+        self.live.progress.note(report.osd, report.recovered_bytes, now);
         self.live.reports.insert(report.osd, report);
         Ok(())
     }

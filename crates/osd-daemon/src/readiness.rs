@@ -28,7 +28,7 @@ pub fn wait_until_serving(handle: &Handle, monitor: SocketAddr, wait_max: Durati
             && let Ok(MonitorReply::Status(status)) = protocol::decode("status", &answer.front)
         {
             let serving = is_serving(&status);
-            last = Some(status);
+            last = Some(*status);
             if serving {
                 break;
             }

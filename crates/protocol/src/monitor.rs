@@ -117,7 +117,7 @@ pub enum MonitorReply {
         epoch: Epoch,
     },
     /// The cluster's state.
-    Status(ClusterStatus),
+    Status(Box<ClusterStatus>),
     /// Refused, and why, in words for the operator.
     Refused(String),
     /// The session is dead.
@@ -154,10 +154,12 @@ pub struct OsdReport {
     pub journal_bytes: u64,
     /// Records in its journals that are not trimmed yet; 0 some seconds after the last write.
     pub journal_records: u64,
-    /// Objects that still have to be rebuilt here, by PG, for PGs that are not clean.
-    pub to_rebuild: Vec<(PgId, u64)>,
+    /// What still has to be rebuilt here, for PGs that this OSD is not in sync with.
+    pub to_rebuild: Vec<PgBacklog>,
     /// Bytes rebuilt since start.
     pub rebuilt_bytes: u64,
+    /// Bytes of what had to be rebuilt, in the unit of [`PgBacklog::bytes`], that are dealt with since start.
+    pub recovered_bytes: u64,
     /// Checksum errors found and repaired since start.
     pub corrupt_found: u64,
     /// See `corrupt_found`.
@@ -176,6 +178,34 @@ pub struct OsdReport {
     pub path_cut: PathCut,
     /// What scrubbing has done and found.
     pub scrub: Box<ScrubReport>,
+}
+
+/// What of a PG still has to be rebuilt on an OSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgBacklog {
+    /// The PG.
+    pub pg: PgId,
+    /// Objects left.
+    pub objects: u64,
+    /// Bytes left: what their fragments take on the disk of a member, checksums included.
+    pub bytes: u64,
+    /// The members have told all that is missed: these numbers are all of it.
+    pub is_counted: bool,
+}
+
+/// What of the whole cluster still has to be rebuilt, on OSDs that are up. All zero when everything is clean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryStatus {
+    /// Objects left.
+    pub objects: u64,
+    /// Bytes left, as in [`PgBacklog::bytes`].
+    pub bytes: u64,
+    /// Shards whose objects are not counted yet, and not in these numbers: they have only just come back.
+    pub shards_uncounted: u64,
+    /// Bytes in a second, over the last seconds.
+    pub bytes_per_sec: u64,
+    /// Seconds that the bytes left take at this rate; `None` while nothing moves.
+    pub seconds_left: Option<u64>,
 }
 
 /// What an OSD keeps its data in.
@@ -289,8 +319,8 @@ pub struct ClusterStatus {
     pub pools: Vec<PoolStatus>,
     /// How many PGs are in which condition.
     pub pgs: Vec<(PgCondition, u32)>,
-    /// Objects still to be rebuilt, over all PGs.
-    pub objects_to_rebuild: u64,
+    /// What is still to be rebuilt, over all PGs, and how fast that goes.
+    pub recovery: RecoveryStatus,
     /// Live sessions: id and name.
     pub clients: Vec<(SessionId, String)>,
     /// Where the metadata service listens, if it is up.

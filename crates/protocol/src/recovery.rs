@@ -105,6 +105,9 @@ pub enum RecoveryReply {
     Listed {
         /// Objects to rebuild, in ascending order.
         objects: Vec<ObjectId>,
+        /// Bytes that each of them takes on the member's disk, in the same order; 0 where it is not known. For progress
+        /// only, so it may be missing.
+        bytes: Vec<u64>,
         /// Sessions known to the member.
         marks: Vec<SessionMark>,
         /// There are more objects.

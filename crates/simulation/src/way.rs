@@ -189,7 +189,7 @@ impl World {
     fn way_list(&mut self, x: usize, call: &mut Option<Call>, answer: Option<(usize, Answer)>) -> Stage {
         let node = &mut self.nodes[x];
         let Some(shard) = &mut node.shard else { return Stage::List };
-        if let Some((m, Answer::Reply(RecoveryReply::Listed { objects, marks, more }))) = answer {
+        if let Some((m, Answer::Reply(RecoveryReply::Listed { objects, marks, more, .. }))) = answer {
             shard.listed(si(m), &objects, &marks, more);
         }
         let Some(member) = shard.unlisted().iter().next() else {

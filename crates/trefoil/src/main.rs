@@ -97,7 +97,7 @@ impl Cluster {
 
     fn status(&self) -> Result<ClusterStatus, OperatorError> {
         match self.ask(&MonitorRequest::Status)? {
-            MonitorReply::Status(status) => Ok(status),
+            MonitorReply::Status(status) => Ok(*status),
             other => Err(OperatorError::unexpected(&other)),
         }
     }

@@ -8,13 +8,17 @@
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
 //!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "journal_records": 0,
-//!             "objects_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
+//!             "objects_to_rebuild": 0, "bytes_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
 //!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0,
 //!             "scrub": {"running": "1.3" or null, "pgs": 0, "objects": 0, "bytes": 0, "found": 0, "repaired": 0,
 //!                       "skipped": 0}}],
 //!   "pools": [{"id": 1, "name": "data", "k": 2, "m": 1, "chunk_bytes": 512, "object_bytes": 67108864, "pg_num": 32}],
 //!   "pgs": {"clean": 32, "degraded": 0, "recovering": 0, "peering": 0, "down": 0},
 //!   "objects_to_rebuild": 0,
+//!   "recovery": {"bytes_left": 0,      what the fragments take on disk
+//!                "bytes_per_sec": 0,   over the last seconds
+//!                "seconds_left": 0,    at this rate; null while nothing moves
+//!                "shards_uncounted": 0},  came back just now; what they miss is not in the numbers yet
 //!   "scrub": {"open": 0,          objects whose shards do not match, and the first of them
 //!             "findings": [{"pg": "1.3", "object": "...", "osds": [0, 1, 2], "offset": 0, "length": 4096, "wrong": [1]}]},
 //!   "clients": [{"session": 1, "name": "..."}],
@@ -42,11 +46,20 @@ struct StatusJson<'a> {
     pools: Vec<PoolJson<'a>>,
     pgs: BTreeMap<&'static str, u32>,
     objects_to_rebuild: u64,
+    recovery: RecoveryJson,
     scrub: FindingsJson,
     clients: Vec<ClientJson<'a>>,
     mds: Option<String>,
     total_bytes: u64,
     free_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct RecoveryJson {
+    bytes_left: u64,
+    bytes_per_sec: u64,
+    seconds_left: Option<u64>,
+    shards_uncounted: u64,
 }
 
 #[derive(Serialize)]
@@ -65,6 +78,7 @@ struct OsdJson<'a> {
     journal_bytes: u64,
     journal_records: u64,
     objects_to_rebuild: u64,
+    bytes_to_rebuild: u64,
     rebuilt_bytes: u64,
     corrupt_found: u64,
     corrupt_repaired: u64,
@@ -131,7 +145,13 @@ pub fn to_json(status: &ClusterStatus) -> String {
         osds: status.osds.iter().map(osd).collect(),
         pools: status.pools.iter().map(pool).collect(),
         pgs: CONDITIONS.iter().map(|&c| (condition(c), count(status, c))).collect(),
-        objects_to_rebuild: status.objects_to_rebuild,
+        objects_to_rebuild: status.recovery.objects,
+        recovery: RecoveryJson {
+            bytes_left: status.recovery.bytes,
+            bytes_per_sec: status.recovery.bytes_per_sec,
+            seconds_left: status.recovery.seconds_left,
+            shards_uncounted: status.recovery.shards_uncounted,
+        },
         scrub: FindingsJson {
             open: status.osds.iter().map(|osd| osd.report.scrub.open).sum(),
             findings: status.osds.iter().flat_map(|osd| &osd.report.scrub.findings).map(finding).collect(),
@@ -184,7 +204,8 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         free_bytes: report.free_bytes,
         journal_bytes: report.journal_bytes,
         journal_records: report.journal_records,
-        objects_to_rebuild: report.to_rebuild.iter().map(|(_, n)| n).sum(),
+        objects_to_rebuild: report.to_rebuild.iter().map(|backlog| backlog.objects).sum(),
+        bytes_to_rebuild: report.to_rebuild.iter().map(|backlog| backlog.bytes).sum(),
         rebuilt_bytes: report.rebuilt_bytes,
         corrupt_found: report.corrupt_found,
         corrupt_repaired: report.corrupt_repaired,
@@ -230,7 +251,7 @@ fn pool(pool: &PoolStatus) -> PoolJson<'_> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use protocol::monitor::OsdReport;
+    use protocol::monitor::{OsdReport, PgBacklog, RecoveryStatus};
     use protocol::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, SessionId};
 
     /// A cluster with one storage daemon down.
@@ -245,7 +266,12 @@ pub mod tests {
                 osd: OsdId::new(id),
                 total_bytes: 10 << 30,
                 used_bytes: 4 << 30,
-                to_rebuild: vec![(PgId { pool: PoolId::new(1), number: 3 }, 7)],
+                to_rebuild: vec![PgBacklog {
+                    pg: PgId { pool: PoolId::new(1), number: 3 },
+                    objects: 7,
+                    bytes: 7 << 20,
+                    is_counted: true,
+                }],
                 ..OsdReport::default()
             },
         };
@@ -262,7 +288,13 @@ pub mod tests {
                 pg_num: 32,
             }],
             pgs: vec![(PgCondition::Clean, 20), (PgCondition::Degraded, 12)],
-            objects_to_rebuild: 7,
+            recovery: RecoveryStatus {
+                objects: 7,
+                bytes: 7 << 20,
+                shards_uncounted: 0,
+                bytes_per_sec: 1 << 20,
+                seconds_left: Some(7),
+            },
             clients: vec![(SessionId::new(9), "fuse-client here /mnt".into())],
             mds: None,
             total_bytes: 20 << 30,
@@ -281,6 +313,8 @@ pub mod tests {
         assert_eq!(json["osds"][1]["up"], false);
         assert_eq!(json["osds"][0]["in"], true);
         assert_eq!(json["osds"][0]["objects_to_rebuild"], 7);
+        assert_eq!(json["recovery"]["bytes_left"], 7 << 20);
+        assert_eq!(json["recovery"]["seconds_left"], 7);
         assert_eq!(json["pools"][0]["k"], 2);
         assert_eq!(json["clients"][0]["session"], 9);
         assert_eq!(json["mds"], serde_json::Value::Null);

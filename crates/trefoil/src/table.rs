@@ -1,7 +1,7 @@
 //! The cluster's state for people.
 
 use crate::status::{CONDITIONS, condition, count, health};
-use protocol::monitor::{ClusterStatus, OsdStatus, PoolStatus};
+use protocol::monitor::{ClusterStatus, OsdStatus, PoolStatus, RecoveryStatus};
 use std::fmt::Write;
 
 /// Everything.
@@ -20,9 +20,8 @@ pub fn status(status: &ClusterStatus) -> String {
     row("osds", format!("{}: {up} up, {inside} in", status.osds.len()));
     row("mds", mds);
     row("pgs", pgs(status));
-    if status.objects_to_rebuild > 0 {
-        let rebuilt: u64 = status.osds.iter().map(|o| o.report.rebuilt_bytes).sum();
-        row("recovery", format!("{} objects to rebuild, {} rebuilt so far", status.objects_to_rebuild, bytes(rebuilt)));
+    if let Some(recovery) = recovery(&status.recovery) {
+        row("recovery", recovery);
     }
     let (total, free) = (status.total_bytes, status.free_bytes);
     row("space", format!("{} used, {} free of {}{}", bytes(used), bytes(free), bytes(total), percent(used, total)));
@@ -35,6 +34,35 @@ pub fn status(status: &ClusterStatus) -> String {
     out.push('\n');
     out += &pools(&status.pools);
     out
+}
+
+/// "12 objects with 1.5 GiB to rebuild, 40.0 MiB/s, about 39 s to go"; `None` when nothing is to be rebuilt.
+fn recovery(status: &RecoveryStatus) -> Option<String> {
+    let RecoveryStatus { objects, bytes: left, shards_uncounted, bytes_per_sec, seconds_left } = *status;
+    if objects == 0 && shards_uncounted == 0 {
+        return None;
+    }
+    let mut text = format!("{objects} objects with {} to rebuild", bytes(left));
+    match seconds_left {
+        Some(seconds) if bytes_per_sec > 0 => {
+            write!(text, ", {}/s, about {} to go", bytes(bytes_per_sec), period(seconds))
+        }
+        _ => write!(text, ", nothing moves now"),
+    }
+    .expect("a string takes everything");
+    if shards_uncounted > 0 {
+        write!(text, "; {shards_uncounted} shards are not counted yet").expect("a string takes everything");
+    }
+    Some(text)
+}
+
+/// "45 s", "12 min", "3 h 20 min".
+fn period(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
 }
 
 /// "30 clean, 2 recovering".
@@ -51,7 +79,7 @@ pub fn osds(osds: &[OsdStatus]) -> String {
     let rows = osds.iter().map(|osd| {
         let report = &osd.report;
         let state = format!("{} {}", if osd.up { "up" } else { "down" }, if osd.is_in { "in" } else { "out" });
-        let rebuild: u64 = report.to_rebuild.iter().map(|(_, n)| n).sum();
+        let rebuild: u64 = report.to_rebuild.iter().map(|backlog| backlog.objects).sum();
         [
             format!("osd.{}", osd.id.get()),
             state,
@@ -150,12 +178,13 @@ mod tests {
             "osd.1 is down",
             "2: 1 up, 2 in",
             "32: 20 clean, 12 degraded",
-            "7 objects to rebuild",
+            "7 objects with 7.0 MiB to rebuild, 1.0 MiB/s, about 7 s to go",
             "8.0 GiB used, 12.0 GiB free of 20.0 GiB (40% used)",
             "session 9 fuse-client here /mnt",
             "osd.0  up in",
             "2+1",
         ];
+        assert_eq!([7, 119, 121, 7_200, 90_000].map(period), ["7 s", "119 s", "3 min", "2 h 0 min", "25 h 0 min"]);
         for words in wanted {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }

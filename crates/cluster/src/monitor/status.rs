@@ -1,8 +1,11 @@
 //! The cluster's state in words: what `trefoil status` shows.
 
 use super::Monitor;
+use super::progress::seconds_left;
 use crate::map::{Osd, SessionState};
-use protocol::monitor::{ClusterStatus, Health, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus};
+use protocol::monitor::{
+    ClusterStatus, Health, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus, RecoveryStatus,
+};
 use protocol::{OsdId, PgId, ShardSet};
 use std::collections::BTreeMap;
 
@@ -37,7 +40,7 @@ impl Monitor {
                 .map(|(id, p)| PoolStatus { id: *id, name: p.name.clone(), profile: p.profile, pg_num: p.pg_num })
                 .collect(),
             pgs: pgs.into_iter().collect(),
-            objects_to_rebuild: self.objects_to_rebuild(),
+            recovery: self.recovery(),
             clients: live.map(|(id, _)| (*id, name(id))).collect(),
             mds: map.mds,
             total_bytes,
@@ -117,10 +120,23 @@ impl Monitor {
         (worst, found.into_iter().map(|(_, message)| message).collect())
     }
 
-    fn objects_to_rebuild(&self) -> u64 {
-        let open = |id: &PgId| self.state.map.pgs.contains_key(id) && self.condition(*id) != PgCondition::Clean;
-        let reports = self.live.reports.values().flat_map(|report| &report.to_rebuild);
-        reports.filter(|(id, _)| open(id)).map(|(_, count)| count).sum()
+    /// What is left to rebuild on the OSDs that are up, of PGs that are served.
+    fn recovery(&self) -> RecoveryStatus {
+        let mut recovery = RecoveryStatus::default();
+        for (id, pg) in self.state.map.pgs.iter().filter(|(_, pg)| pg.active) {
+            for shard in self.state.map.up_shards(*id).minus(pg.in_sync).iter() {
+                let report = self.state.map.osd_of(*id, shard).and_then(|osd| self.live.reports.get(&osd));
+                let found = report.and_then(|report| report.to_rebuild.iter().find(|backlog| backlog.pg == *id));
+                recovery.shards_uncounted += u64::from(!found.is_some_and(|backlog| backlog.is_counted));
+                recovery.objects += found.map_or(0, |backlog| backlog.objects);
+                recovery.bytes += found.map_or(0, |backlog| backlog.bytes);
+            }
+        }
+        if recovery.objects > 0 || recovery.shards_uncounted > 0 {
+            recovery.bytes_per_sec = self.live.progress.bytes_per_sec(self.live.last_tick);
+        }
+        recovery.seconds_left = seconds_left(recovery.bytes, recovery.bytes_per_sec);
+        recovery
     }
 
     /// User bytes in all and free, at the first pool's code. Every OSD is taken to be as small, and as full, as the

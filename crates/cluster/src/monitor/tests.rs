@@ -2,7 +2,7 @@
 
 use super::resolve::choose_cut;
 use super::*;
-use protocol::monitor::{Health, PgCondition, ResolveRequest, SessionHolding};
+use protocol::monitor::{Health, PgBacklog, PgCondition, RecoveryStatus, ResolveRequest, SessionHolding};
 use protocol::{ClusterId, Profile, Seq};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -228,6 +228,39 @@ fn no_disk_is_given_up_that_holds_the_last_whole_shards() {
     );
     assert!(matches!(replace(&mut monitor, 2), MonitorReply::Done(_)), "the others have all that it has");
     assert!(matches!(replace(&mut monitor, 9), MonitorReply::Refused(_)));
+}
+
+#[test]
+fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
+    let mut monitor = Monitor::whole(3, 2);
+    let osd = OsdId::new(2);
+    monitor.ok(MonitorRequest::Leave { osd }, SECOND);
+    monitor.peer_all(SECOND);
+    assert_eq!(monitor.status().recovery, RecoveryStatus { seconds_left: Some(0), ..RecoveryStatus::default() });
+    monitor.boot_clean(2, SECOND);
+    let pgs: Vec<PgId> = monitor.map().pgs.keys().copied().collect();
+    let beat = |monitor: &mut Monitor, second: u32, recovered_bytes, to_rebuild: Vec<PgBacklog>| {
+        let report = OsdReport { osd, recovered_bytes, to_rebuild, ..OsdReport::default() };
+        monitor.ok(MonitorRequest::Heartbeat { report }, second * SECOND);
+        monitor.beat(&[0, 1], second * SECOND);
+        monitor.status().recovery
+    };
+    let backlog = |at: usize, bytes, is_counted| PgBacklog { pg: pgs[at], objects: bytes / 10, bytes, is_counted };
+    let told = beat(&mut monitor, 1, 0, vec![]);
+    assert_eq!((told.shards_uncounted, told.objects, told.seconds_left), (2, 0, Some(0)));
+    let told = beat(&mut monitor, 2, 0, vec![backlog(0, 1000, true), backlog(1, 500, false)]);
+    assert_eq!((told.shards_uncounted, told.objects, told.bytes, told.seconds_left), (1, 150, 1500, None));
+    let told = beat(&mut monitor, 3, 300, vec![backlog(0, 700, true), backlog(1, 500, true)]);
+    assert_eq!((told.shards_uncounted, told.bytes, told.bytes_per_sec, told.seconds_left), (0, 1200, 300, Some(4)));
+    for pg in pgs {
+        let epoch = monitor.map().pgs[&pg].epoch;
+        monitor.ok(MonitorRequest::AskJoin { osd, pgs: vec![(pg, epoch)] }, 3 * SECOND);
+        let epoch = monitor.map().pgs[&pg].epoch;
+        monitor.ok(MonitorRequest::Join { osd, pg, epoch }, 3 * SECOND);
+    }
+    // the last report still names some: the map knows better
+    assert_eq!(monitor.conditions(), [(PgCondition::Clean, 2)]);
+    assert_eq!(monitor.status().recovery, RecoveryStatus { seconds_left: Some(0), ..RecoveryStatus::default() });
 }
 
 #[test]

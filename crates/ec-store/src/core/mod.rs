@@ -18,6 +18,7 @@
 //! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, [`scrub`]
 //! compares shards.
 
+mod backlog;
 mod format;
 mod pace;
 mod reading;
@@ -37,11 +38,12 @@ use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
 use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError};
 use crate::superblock::DataDir;
+use backlog::Backlog;
 use bytes::Bytes;
 use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
-use protocol::monitor::SessionHolding;
+use protocol::monitor::{PgBacklog, SessionHolding};
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
 use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardSet};
 use std::cell::{Cell, RefCell};
@@ -169,12 +171,14 @@ pub struct CoreStats {
     pub corrupt_repaired: u64,
     /// Bytes rebuilt.
     pub rebuilt_bytes: u64,
+    /// Bytes of what had to be rebuilt that are dealt with, in the unit of [`PgBacklog::bytes`].
+    pub recovered_bytes: u64,
     /// Bytes in the journal.
     pub journal_bytes: u64,
     /// Records in the journal.
     pub journal_records: u64,
-    /// Objects to rebuild here, by PG, for PGs that are not clean.
-    pub to_rebuild: Vec<(PgId, u64)>,
+    /// What is to be rebuilt here, for PGs that this shard is outside the in-sync set of.
+    pub to_rebuild: Vec<PgBacklog>,
     /// Syncs that ended well.
     pub syncs: u64,
 }
@@ -220,6 +224,8 @@ struct State<O> {
     /// Ranges whose bytes the other shards are against.
     mends: BTreeMap<(PgId, ObjectId), (Range<u64>, ShardSet)>,
     scrub_pace: Pace,
+    /// By PG whose shard returns.
+    backlogs: HashMap<PgId, Backlog>,
     stats: CoreStats,
     stopped: bool,
 }
@@ -285,6 +291,7 @@ impl<O: Outlet> Core<O> {
             damaged: BTreeSet::new(),
             mends: BTreeMap::new(),
             scrub_pace: Pace::new(config.scrub_bytes_per_sec),
+            backlogs: HashMap::new(),
             stats: CoreStats::default(),
             stopped: false,
         };
@@ -509,7 +516,12 @@ impl<O: Outlet> Core<O> {
     /// What was done so far, and is held now.
     pub fn stats(&self) -> CoreStats {
         let state = self.shared.state.borrow();
-        let to_rebuild = |(pg, held): (&PgId, &Held<O>)| (*pg, held.shard.to_rebuild() as u64);
+        let to_rebuild = |(pg, held): (&PgId, &Held<O>)| PgBacklog {
+            pg: *pg,
+            objects: held.shard.to_rebuild() as u64,
+            bytes: state.backlogs.get(pg).map_or(0, Backlog::left_bytes),
+            is_counted: held.shard.is_listed(),
+        };
         CoreStats {
             journal_bytes: state.store.journal.bytes(),
             journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),

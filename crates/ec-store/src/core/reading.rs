@@ -290,7 +290,17 @@ impl<O: Outlet> Core<O> {
         let (pg, epoch, from) = (request.pg, request.epoch, request.from);
         let reply = match &request.body {
             RecoveryBody::List { after, blank, attached } => {
-                self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached))
+                let listed = self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached));
+                if let Some(Ok(RecoveryReply::Listed { objects, marks, more, .. })) = listed {
+                    self.give_list(outlet, to, pg, objects, move |objects, bytes| RecoveryReply::Listed {
+                        objects,
+                        bytes,
+                        marks,
+                        more,
+                    });
+                    return Ok(());
+                }
+                listed
             }
             RecoveryBody::Report { objects } => self.with(pg, |shard, store| shard.report(store, epoch, from, objects)),
             RecoveryBody::Snap { object, offset, length, known, floor } => {
@@ -317,6 +327,28 @@ impl<O: Outlet> Core<O> {
         let reply = reply.unwrap_or(Ok(RecoveryReply::Refused(Status::NotActive)));
         reply_recovery(outlet, to, &reply.unwrap_or_else(|error| refused(&error)), Bytes::new());
         Ok(())
+    }
+
+    /// Answers with a list of objects, once their sizes are known.
+    fn give_list(
+        &self,
+        outlet: &O,
+        to: ReplyTo,
+        pg: PgId,
+        objects: Vec<ObjectId>,
+        reply: impl FnOnce(Vec<ObjectId>, Vec<u64>) -> RecoveryReply + 'static,
+    ) {
+        let sizes = {
+            let mut state = self.shared.state.borrow_mut();
+            let store = &mut state.store;
+            let keys: Vec<_> = objects.iter().filter_map(|object| store.key(pg, *object)).collect();
+            store.fragments.sizes(&keys)
+        };
+        let (worker, outlet) = (self.shared.worker.clone(), outlet.clone());
+        self.shared.worker.spawn(async move {
+            let bytes = worker.blocking(sizes).await.unwrap_or_default();
+            reply_recovery(&outlet, to, &reply(objects, bytes), Bytes::new());
+        });
     }
 
     /// Pins the object at a cut, or says why not.

@@ -3,6 +3,7 @@
 //! Contract: what to ask and what fits together is decided by the PG's machine ([`crate::pg::shard::returning`]); this
 //! carries questions and bytes, and decodes. Runs as tasks on the core's worker; one task for each PG.
 
+use super::backlog::Backlog;
 use super::{Core, CoreError, Outlet, Repair};
 use crate::codec::{self, Codec};
 use crate::fragment::SECTOR_BYTES;
@@ -100,12 +101,23 @@ impl<O: Outlet> Core<O> {
                 Some((true, true, _)) => {
                     way.with(|shard, store| shard.ready_to_join(store)).transpose()?;
                     self.sync_before(Step::Join).await?; // Rule: JoinSync
+                    self.shared.state.borrow_mut().backlogs.remove(&pg);
                     return Ok(if way.is_current() { Return::Whole(way.epoch) } else { Return::Over });
                 }
                 Some((false, _, 0)) if !failed => return Ok(Return::CaughtUp(way.epoch)),
                 Some(_) => self.shared.worker.sleep(RETRY_DELAY).await,
             }
         }
+    }
+
+    /// Learns what the shard of [`Core::return_shard`] missed, which that does otherwise: so that it can be told how much
+    /// there is to do before any of it is done. False: the epoch is over, or the shard does not return.
+    ///
+    /// # Errors
+    /// Those of this core's journal and syncs.
+    pub async fn list_missed<M: Members>(&self, pg: PgId, members: M) -> Result<bool, CoreError> {
+        let Some(way) = self.way(pg, members) else { return Ok(false) };
+        Ok(way.shard(|shard| shard.is_returning()) == Some(true) && way.list().await?)
     }
 
     pub(super) fn way<M: Members>(&self, pg: PgId, members: M) -> Option<Way<O, M>> {
@@ -182,11 +194,23 @@ impl<O: Outlet, M: Members> Way<O, M> {
         self.members.ask(member, self.request(body)).await
     }
 
+    /// Notes progress, for the operator's eye.
+    fn backlog<R>(&self, note: impl FnOnce(&mut Backlog) -> R) -> Option<R> {
+        self.core.shared.state.borrow_mut().backlogs.get_mut(&self.pg).map(note)
+    }
+
+    /// What [`Backlog`] says is done counts.
+    fn count_done(&self, note: impl FnOnce(&mut Backlog) -> u64) {
+        let done = self.backlog(note).unwrap_or(0);
+        self.core.shared.state.borrow_mut().stats.recovered_bytes += done;
+    }
+
     /// Asks every member what was missed, unless that was done. False: the epoch is over.
     async fn list(&self) -> Result<bool, CoreError> {
         if self.shard(|shard| shard.is_listed()) == Some(true) {
             return Ok(true);
         }
+        self.core.shared.state.borrow_mut().backlogs.insert(self.pg, Backlog::default());
         while let Some(unlisted) = self.shard(|shard| shard.unlisted()) {
             let Some(member) = unlisted.iter().next() else {
                 let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };
@@ -207,8 +231,9 @@ impl<O: Outlet, M: Members> Way<O, M> {
         loop {
             let Some(body) = self.shard(|shard| shard.list_body(after)) else { return false };
             let reply = self.ask(member, body).await;
-            let Some((RecoveryReply::Listed { objects, marks, more }, _)) = reply else { return false };
+            let Some((RecoveryReply::Listed { objects, bytes, marks, more }, _)) = reply else { return false };
             let more = more && !objects.is_empty();
+            self.backlog(|backlog| objects.iter().zip(&bytes).for_each(|(object, bytes)| backlog.add(*object, *bytes)));
             self.shard(|shard| shard.listed(member, &objects, &marks, more));
             if !more {
                 return true;
@@ -238,6 +263,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             self.core.shared.state.borrow_mut().stats.rebuilt_bytes += bytes;
             cut = Some(cut.map_or_else(|| chunk_cut.clone(), |cut| least_cut(cut, &chunk_cut)));
             at += length;
+            self.count_done(|backlog| backlog.reached(object, at));
             if at >= fragment_end.min(limit) || !exists {
                 let cut = cut.unwrap_or_default();
                 // everything beyond what was read is cut off, so that nothing old shines through
@@ -247,7 +273,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
                     store.note_rebuilt(self.pg, object);
                     done
                 };
-                return Ok(self.with(finish).transpose()?.unwrap_or(false));
+                let done = self.with(finish).transpose()?.unwrap_or(false);
+                if done {
+                    self.count_done(|backlog| backlog.finished(object));
+                }
+                return Ok(done);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::file::{Common, FragmentFile};
 use super::spare::Spares;
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
 use crate::disk::Space;
-use crate::medium::{Dir, MediumFile, Names, OpenMode};
+use crate::medium::{Dir, FileStat, MediumFile, Names, OpenMode};
 use messenger::sync::LockTable;
 use protocol::ids::{ClusterId, CoreId, Gfid, ObjectId, PgId, PoolId, Profile, ShardIndex};
 use std::collections::HashMap;
@@ -289,6 +289,18 @@ impl FragmentStore {
             Ok(name) => parse_name(name.to_str()?).map(Ok),
             Err(error) => Some(Err(store_error(dir.path(), error))),
         }))
+    }
+
+    /// What finds out how many bytes each of these fragments takes on the disk; it waits for that, and opens nothing for
+    /// longer. 0 for one that is not there or cannot be looked at.
+    pub fn sizes(&mut self, keys: &[FragmentKey]) -> impl FnOnce() -> Vec<u64> + Send + use<> {
+        let paths: Vec<(Dir, PathBuf)> = keys.iter().map(|key| self.path(*key)).collect();
+        move || {
+            let size = |(dir, path): &(Dir, PathBuf)| -> io::Result<FileStat> {
+                dir.medium().open(path, OpenMode::Existing)?.stat()
+            };
+            paths.iter().map(|at| size(at).map_or(0, |stat| stat.allocated_bytes)).collect()
+        }
     }
 
     /// The PGs that have a directory, in no order.

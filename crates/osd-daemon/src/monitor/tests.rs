@@ -88,7 +88,7 @@ impl Peer {
 
     fn status(&self) -> ClusterStatus {
         match self.call(&MonitorRequest::Status) {
-            MonitorReply::Status(status) => status,
+            MonitorReply::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }

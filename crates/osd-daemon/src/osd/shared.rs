@@ -233,6 +233,7 @@ impl Shared {
             report.journal_records += stats.journal_records;
             report.to_rebuild.extend(&stats.to_rebuild);
             report.rebuilt_bytes += stats.rebuilt_bytes;
+            report.recovered_bytes += stats.recovered_bytes;
             report.corrupt_found += stats.corrupt_found;
             report.corrupt_repaired += stats.corrupt_repaired;
             report.reads += stats.reads;

@@ -294,12 +294,18 @@ impl Side {
         }
     }
 
+    /// Only rebuilding takes a slot: what is missed is listed for all shards at once, so that it can be told.
+    async fn go_back(&self, pg: PgId) -> Result<Return, CoreError> {
+        if !self.core.list_missed(pg, self.others()).await? {
+            return Ok(Return::Over);
+        }
+        let _permit = self.slots.acquire(1).await;
+        self.core.return_shard(pg, self.others()).await
+    }
+
     async fn return_shard(self: Rc<Self>, pg: PgId) {
-        let permit = self.slots.acquire(1).await;
         let began = Instant::now();
-        let result = self.core.return_shard(pg, self.others()).await;
-        drop(permit);
-        let way = match result {
+        let way = match self.go_back(pg).await {
             Ok(Return::CaughtUp(epoch)) => {
                 tracing::info!(%pg, %epoch, took = ?began.elapsed(), "caught up");
                 Some((epoch, Way::CaughtUp))

@@ -122,7 +122,7 @@ impl TestCluster {
 
     fn status(&self) -> ClusterStatus {
         match self.ask(&MonitorRequest::Status) {
-            MonitorReply::Status(status) => status,
+            MonitorReply::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }

@@ -121,7 +121,7 @@ impl PgShard {
         let more = page.len() > LIST_PAGE_OBJECTS;
         page.truncate(LIST_PAGE_OBJECTS);
         let marks = self.log.sessions.iter().map(|(id, s)| Self::mark_of(*id, s, Seq::default())).collect();
-        Ok(RecoveryReply::Listed { objects: page, marks, more })
+        Ok(RecoveryReply::Listed { objects: page, bytes: Vec::new(), marks, more })
     }
 
     /// May the piece of an object be read from its fragment file now, and of which cut is it?
