@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Ten years: longer intervals are mistakes.
 const SECONDS_MAX: u64 = 10 * 366 * 86_400;
+/// The least limit of the rate of rebuilding, in bytes a second: with less a volume would not become whole.
+const RECOVERY_BYTES_PER_SEC_MIN: u64 = 64 << 10;
 
 /// A part of the cluster that a process can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, ValueEnum)]
@@ -135,6 +137,11 @@ settings! {
     osd_deep_scrub_interval_s: u64, "TREFOIL_OSD_DEEP_SCRUB_INTERVAL_S";
     /// Most bytes of each shard that a storage daemon's scrubs read in a second [default: 32 MiB]
     osd_scrub_bytes_per_sec: u64, "TREFOIL_OSD_SCRUB_BYTES_PER_SEC";
+    /// Most placement groups of a storage daemon that are rebuilt at a time; each core takes one at least [default: 8]
+    osd_recovery_max_active: u16, "TREFOIL_OSD_RECOVERY_MAX_ACTIVE";
+    /// Most bytes that a storage daemon rebuilds, or compares instead, on its disk in a second; 0: no limit. Objects that
+    /// clients write meanwhile do not wait for it [default: 0]
+    osd_recovery_max_bytes_per_sec: u64, "TREFOIL_OSD_RECOVERY_MAX_BYTES_PER_SEC";
     /// Log filter, as of RUST_LOG [default: info]
     log: String, "TREFOIL_LOG";
 }
@@ -231,6 +238,10 @@ pub struct Config {
     pub osd_deep_scrub_interval_s: u64,
     /// Rate of scrubs, in bytes of each shard a second.
     pub osd_scrub_bytes_per_sec: u64,
+    /// PGs that an OSD rebuilds at a time.
+    pub osd_recovery_max_active: u16,
+    /// Rate of rebuilding, in bytes a second; 0: no limit.
+    pub osd_recovery_max_bytes_per_sec: u64,
     /// Log filter.
     pub log: String,
 }
@@ -370,6 +381,16 @@ impl Config {
                 64 << 10,
                 1 << 40,
             )?,
+            osd_recovery_max_active: in_range(
+                "osd_recovery_max_active",
+                s.osd_recovery_max_active.unwrap_or(8),
+                1,
+                1024,
+            )?,
+            osd_recovery_max_bytes_per_sec: match s.osd_recovery_max_bytes_per_sec {
+                None | Some(0) => 0,
+                Some(rate) => in_range("osd_recovery_max_bytes_per_sec", rate, RECOVERY_BYTES_PER_SEC_MIN, 1 << 40)?,
+            },
             log: s.log.unwrap_or_else(|| "info".into()),
         })
     }

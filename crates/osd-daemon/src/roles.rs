@@ -227,6 +227,8 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         osd_scrub_min_interval: Duration::from_secs(config.osd_scrub_min_interval_s),
         osd_deep_scrub_interval: Duration::from_secs(config.osd_deep_scrub_interval_s),
         osd_scrub_bytes_per_sec: config.osd_scrub_bytes_per_sec,
+        osd_recovery_max_active: config.osd_recovery_max_active,
+        osd_recovery_max_bytes_per_sec: config.osd_recovery_max_bytes_per_sec,
         ..OsdConfig::new(id, config.role_dir(&id.to_string()), listen, monitor)
     }
 }

@@ -84,6 +84,8 @@ pub struct CoreConfig {
     pub cut_after_pg: bool,
     /// Bytes of each shard that scrubs led by this core read in a second, at most. Default 32 MiB.
     pub scrub_bytes_per_sec: u64,
+    /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no limit. Default 0.
+    pub recovery_bytes_per_sec: u64,
 }
 
 impl CoreConfig {
@@ -98,6 +100,7 @@ impl CoreConfig {
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             cut_after_pg: false,
             scrub_bytes_per_sec: 32 << 20,
+            recovery_bytes_per_sec: 0,
         }
     }
 }
@@ -224,6 +227,7 @@ struct State<O> {
     /// Ranges whose bytes the other shards are against.
     mends: BTreeMap<(PgId, ObjectId), (Range<u64>, ShardSet)>,
     scrub_pace: Pace,
+    recovery_pace: Pace,
     /// By PG whose shard returns.
     backlogs: HashMap<PgId, Backlog>,
     stats: CoreStats,
@@ -290,7 +294,8 @@ impl<O: Outlet> Core<O> {
             corrupt: BTreeSet::new(),
             damaged: BTreeSet::new(),
             mends: BTreeMap::new(),
-            scrub_pace: Pace::new(config.scrub_bytes_per_sec),
+            scrub_pace: Pace::new(config.scrub_bytes_per_sec.max(1)),
+            recovery_pace: Pace::new(config.recovery_bytes_per_sec),
             backlogs: HashMap::new(),
             stats: CoreStats::default(),
             stopped: false,
@@ -320,6 +325,11 @@ impl<O: Outlet> Core<O> {
     /// Changes [`CoreConfig::journal_sync_interval`], from the next sync on.
     pub fn set_journal_sync_interval(&self, interval: Duration) {
         self.shared.journal_sync_interval.set(interval);
+    }
+
+    /// Changes [`CoreConfig::recovery_bytes_per_sec`], at once.
+    pub fn set_recovery_bytes_per_sec(&self, bytes_per_sec: u64) {
+        self.shared.state.borrow_mut().recovery_pace.set_rate(bytes_per_sec);
     }
 
     // ---- views

@@ -15,7 +15,7 @@ use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a fragment that are rebuilt in one go, at most.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -23,6 +23,8 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 const REPORT_OBJECTS: usize = 32;
 /// How long to wait before a member is asked again that is not ready.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// The longest sleep for the limit of the rate: it may be lifted meanwhile, and sessions may want an object.
+const PACE_SLICE: Duration = Duration::from_millis(100);
 /// How often a range is asked for before its object is put back, to try others first.
 pub(super) const TRIES: usize = 20;
 
@@ -34,6 +36,13 @@ pub trait Members: Clone + 'static {
         member: ShardIndex,
         request: RecoveryRequest,
     ) -> impl Future<Output = Option<(RecoveryReply, Bytes)>> + 'static;
+}
+
+/// Does an object wait for the limit of the rate?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rate {
+    Limited,
+    Unlimited,
 }
 
 /// How a way back ended.
@@ -82,12 +91,7 @@ impl<O: Outlet> Core<O> {
         loop {
             let mut failed = false;
             while let Some(object) = way.shard(|shard| shard.next_to_rebuild()).flatten() {
-                let done = way.rebuild(object).await?;
-                if !done {
-                    failed = true;
-                    way.shard(|shard| shard.put_back(object));
-                    self.shared.worker.sleep(RETRY_DELAY).await;
-                }
+                failed |= !way.rebuild_or_put_back(object, Rate::Limited).await?;
                 if way.shard(|shard| shard.to_report().len()).unwrap_or(0) >= REPORT_OBJECTS {
                     way.report().await?;
                 }
@@ -242,8 +246,34 @@ impl<O: Outlet, M: Members> Way<O, M> {
         }
     }
 
+    /// Rebuilds an object. False: not now; it is put back, to try others first.
+    async fn rebuild_or_put_back(&self, object: ObjectId, rate: Rate) -> Result<bool, CoreError> {
+        let done = self.rebuild(object, rate).await?;
+        if !done {
+            self.shard(|shard| shard.put_back(object));
+            self.pause().await;
+        }
+        Ok(done)
+    }
+
+    /// So many bytes of the object were rebuilt: waits until the limit of the rate allows more. What sessions want does not
+    /// wait, and is rebuilt meanwhile: it counts, and the rest pays for it.
+    async fn keep_rate(&self, object: ObjectId, bytes: u64, rate: Rate) -> Result<(), CoreError> {
+        let mut owed = self.core.shared.state.borrow_mut().recovery_pace.take(bytes, Instant::now());
+        let waits = |shard: &mut PgShard| !shard.is_wanted(object);
+        while rate == Rate::Limited && !owed.is_zero() && self.shard(waits) == Some(true) {
+            match self.shard(PgShard::next_wanted).flatten() {
+                Some(object) => drop(Box::pin(self.rebuild_or_put_back(object, Rate::Unlimited)).await?),
+                None => self.core.shared.worker.sleep(owed.min(PACE_SLICE)).await,
+            }
+            // anew each time: the limit may change meanwhile
+            owed = self.core.shared.state.borrow().recovery_pace.owed(Instant::now());
+        }
+        Ok(())
+    }
+
     /// Rebuilds an object, chunk by chunk. False: not now.
-    async fn rebuild(&self, object: ObjectId) -> Result<bool, CoreError> {
+    async fn rebuild(&self, object: ObjectId, rate: Rate) -> Result<bool, CoreError> {
         let mut at = 0;
         let mut cut: Option<Cut> = None;
         let mut whole: Option<(bool, u64, u64)> = None;
@@ -277,8 +307,10 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 if done {
                     self.count_done(|backlog| backlog.finished(object));
                 }
+                self.keep_rate(object, bytes, rate).await?;
                 return Ok(done);
             }
+            self.keep_rate(object, bytes, rate).await?;
         }
     }
 

@@ -1,25 +1,40 @@
 //! What of a running OSD can change.
 
 use super::shared::Shared;
-use super::side::Side;
+use super::side::{Side, rate_of_core};
 use crate::admin::LiveRole;
 use crate::config::Config;
 use std::time::Duration;
 
 impl LiveRole for Shared {
-    const LIVE_KEYS: &'static [&'static str] =
-        &["ms_mapping", "ms_placement_interval_ms", "ms_lock_threshold", "ms_lcam_rule", "journal_sync_interval_ms"];
+    const LIVE_KEYS: &'static [&'static str] = &[
+        "ms_mapping",
+        "ms_placement_interval_ms",
+        "ms_lock_threshold",
+        "ms_lcam_rule",
+        "journal_sync_interval_ms",
+        "osd_recovery_max_active",
+        "osd_recovery_max_bytes_per_sec",
+    ];
 
     fn apply(&self, key: &str, config: &Config) -> Result<(), String> {
         if key.starts_with("ms_") {
             let listener = self.listener().ok_or("it does not listen")?;
             return listener.set_placement(config.ms_placement).map_err(|error| error.to_string());
         }
+        let cores = self.config.osd_op_threads;
         let interval = Duration::from_millis(config.journal_sync_interval_ms);
-        for core in 0..usize::from(self.config.osd_op_threads) {
+        let slots = u64::from(config.osd_recovery_max_active / cores);
+        let rate = rate_of_core(config.osd_recovery_max_bytes_per_sec, cores);
+        for core in 0..usize::from(cores) {
+            let key = key.to_owned();
             self.handle.spawn_on(core, move |worker| {
                 if let Some(side) = worker.local::<Side>() {
-                    side.core.set_journal_sync_interval(interval);
+                    match key.as_str() {
+                        "osd_recovery_max_active" => side.slots.set_max(slots),
+                        "osd_recovery_max_bytes_per_sec" => side.core.set_recovery_bytes_per_sec(rate),
+                        _ => side.core.set_journal_sync_interval(interval),
+                    }
                 }
                 std::future::ready(())
             });

@@ -10,7 +10,7 @@
 //!
 //! * `control`: maps and the boot message; one task set on worker 0. * `link`: the connection to the monitor.
 //! * `heart`: heartbeats, with a thread and a connection of their own. * `rhythm`: whether they leave.
-//! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers ask.
+//! * `side`: what each core owes the monitor, and the return of its shards; `slots`: how many at a time. * `service`: what peers ask.
 //! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
 //! * `scrub`: what is scrubbed when, what was found, and what operators ask of it. * `views`: the map as cores need it.
 //! * `cut`: answers at once, to measure what the messenger costs.
@@ -28,6 +28,7 @@ mod scrub;
 mod service;
 mod shared;
 mod side;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -100,8 +101,10 @@ pub struct OsdConfig {
     pub path_cut: PathCut,
     /// Time between heartbeats. Default 500 ms: a quarter of the monitor's grace.
     pub heartbeat_interval: Duration,
-    /// PGs that return into sync at a time, over all cores. Default 8.
+    /// PGs that are rebuilt at a time, over all cores; at least one on each. Default 8.
     pub osd_recovery_max_active: u16,
+    /// Bytes that are rebuilt, or compared instead, in a second, at most; 0: no limit. Default 0.
+    pub osd_recovery_max_bytes_per_sec: u64,
     /// Time between light scrubs of a PG; zero: only when asked. Default 1 day.
     pub osd_scrub_min_interval: Duration,
     /// Time between deep scrubs of a PG; zero: only when asked. Default 7 days.
@@ -140,6 +143,7 @@ impl OsdConfig {
             path_cut: PathCut::None,
             heartbeat_interval: Duration::from_millis(500),
             osd_recovery_max_active: 8,
+            osd_recovery_max_bytes_per_sec: 0,
             osd_scrub_min_interval: Duration::from_secs(86_400),
             osd_deep_scrub_interval: Duration::from_secs(7 * 86_400),
             osd_scrub_bytes_per_sec: 32 << 20,

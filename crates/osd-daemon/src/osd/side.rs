@@ -7,6 +7,7 @@
 use super::peers::Peers;
 use super::scrub;
 use super::shared::{Pulse, Shared};
+use super::slots::Slots;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use ec_store::core::recovery::{Members, Return};
@@ -14,7 +15,7 @@ use ec_store::core::{Core, CoreConfig, CoreError};
 use ec_store::journal::JournalConfig;
 use ec_store::pg::ShardView;
 use ec_store::superblock::DataDir;
-use messenger::sync::{Notify, Semaphore};
+use messenger::sync::Notify;
 use messenger::{Connection, Worker};
 use protocol::monitor::{MonitorReply, MonitorRequest, PathCut};
 use protocol::recovery::{RecoveryReply, RecoveryRequest};
@@ -61,8 +62,8 @@ pub(super) struct Side {
     ways: RefCell<HashMap<PgId, (Epoch, Way)>>,
     /// When the monitor last heard of a PG in this epoch.
     told: RefCell<HashMap<PgId, (Epoch, Instant)>>,
-    /// Returns at a time.
-    slots: Semaphore,
+    /// Rebuilding at a time.
+    pub slots: Rc<Slots>,
 }
 
 /// Opens a core on its worker and starts its tasks.
@@ -84,10 +85,11 @@ pub(super) fn open(
         full_ratio: config.full_ratio,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
         scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
+        recovery_bytes_per_sec: rate_of_core(config.osd_recovery_max_bytes_per_sec, config.osd_op_threads),
         ..CoreConfig::new(CoreId::new(core))
     };
     let opened = Core::open(dir, core_config, worker)?;
-    let slots = u64::from(config.osd_recovery_max_active / config.osd_op_threads).max(1);
+    let slots = u64::from(config.osd_recovery_max_active / config.osd_op_threads);
     let peers = Rc::new(Peers::new(worker.clone(), cluster, config.id.to_string()));
     let side = Rc::new(Side {
         core: opened,
@@ -98,7 +100,7 @@ pub(super) fn open(
         changed: Notify::new(),
         ways: RefCell::default(),
         told: RefCell::default(),
-        slots: Semaphore::new(slots),
+        slots: Slots::new(slots),
     });
     worker.set_local(Rc::clone(&side));
     worker.spawn(Rc::clone(&side).run());
@@ -106,6 +108,11 @@ pub(super) fn open(
     worker.spawn(Rc::clone(&side).repairs());
     worker.spawn(scrub::run(side));
     Ok(())
+}
+
+/// A core's part of the whole OSD's rate; 0 is no limit.
+pub(super) fn rate_of_core(bytes_per_sec: u64, cores: u16) -> u64 {
+    if bytes_per_sec == 0 { 0 } else { (bytes_per_sec / u64::from(cores)).max(1) }
 }
 
 /// Stops the core of a worker. False: not everything is synced.
@@ -299,7 +306,7 @@ impl Side {
         if !self.core.list_missed(pg, self.others()).await? {
             return Ok(Return::Over);
         }
-        let _permit = self.slots.acquire(1).await;
+        let _permit = self.slots.take().await;
         self.core.return_shard(pg, self.others()).await
     }
 

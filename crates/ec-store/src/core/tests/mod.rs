@@ -1,6 +1,7 @@
 //! Cores on real journals and fragment files: killed and opened again, returning, repaired, cut.
 
 mod bench;
+mod heal;
 mod scrub;
 
 use super::recovery::Return;

@@ -217,20 +217,34 @@ impl PgShard {
         self.ret.need.len() - self.ret.rebuilt.len()
     }
 
-    /// The next object to rebuild: first those whose records fill the journal, as sessions want them.
+    /// The next object to rebuild: first those of [`PgShard::next_wanted`].
     pub fn next_to_rebuild(&mut self) -> Option<ObjectId> {
-        // Rule: JoinNeed
-        if !self.ret.complete || self.view.is_joining() && !self.has(Rule::JoinNeed) {
-            return None;
-        }
-        let open = |o: &ObjectId| !self.ret.rebuilt.contains(o) && !self.ret.busy.contains(o);
+        self.next_wanted().or_else(|| {
+            let next = self.ret.need.iter().copied().find(|o| self.may_rebuild(o))?;
+            self.ret.busy.insert(next);
+            Some(next)
+        })
+    }
+
+    /// The next object to rebuild that sessions want: one whose records fill the journal.
+    pub fn next_wanted(&mut self) -> Option<ObjectId> {
         let waiting = self.log.entries.values().filter(|e| !e.applied).map(|e| e.record.object);
-        let next = waiting
-            .take(256)
-            .find(|o| self.ret.need.contains(o) && open(o))
-            .or_else(|| self.ret.need.iter().copied().find(|o| open(o)))?;
+        let next = waiting.take(256).find(|o| self.may_rebuild(o))?;
         self.ret.busy.insert(next);
         Some(next)
+    }
+
+    /// Do records of the object fill the journal?
+    pub fn is_wanted(&self, object: ObjectId) -> bool {
+        self.log.objects.get(&object).is_some_and(|log| !log.pending.is_empty())
+    }
+
+    /// Is it to be rebuilt, and not begun?
+    fn may_rebuild(&self, object: &ObjectId) -> bool {
+        // Rule: JoinNeed
+        let begins = self.ret.complete && (!self.view.is_joining() || self.has(Rule::JoinNeed));
+        let open = !self.ret.rebuilt.contains(object) && !self.ret.busy.contains(object);
+        begins && open && self.ret.need.contains(object)
     }
 
     /// The rebuilding of an object is given up for now.

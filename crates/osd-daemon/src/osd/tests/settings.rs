@@ -30,6 +30,10 @@ fn a_running_osd_shows_its_settings_and_changes_those_that_are_live() {
     assert!(matches!(&changed, AdminReply::Changed(setting) if setting.value == "7"), "{changed:?}");
     let there = ask(&cluster, osd, &AdminRequest::GetConfig { key: "journal_sync_interval_ms".into() });
     assert!(matches!(&there, AdminReply::Settings(one) if one[0].value == "7" && one[0].is_live), "{there:?}");
+    for (key, value) in [("osd_recovery_max_active", "3"), ("osd_recovery_max_bytes_per_sec", "65536")] {
+        let changed = ask(&cluster, osd, &set(key, value));
+        assert!(matches!(&changed, AdminReply::Changed(setting) if setting.value == value), "{changed:?}");
+    }
     // another mapping, with connections there that go on
     let client = super::data::connect(&cluster);
     let file = super::data::file(&cluster, 1);

@@ -1,0 +1,92 @@
+//! What a returning shard tells of its work, how fast it goes, and what it need not move.
+
+use super::bench::{FRAGMENT, SECTOR};
+use super::*;
+use protocol::monitor::PgBacklog;
+
+const OBJECTS: u64 = 3;
+
+/// Shard 2 is away while the objects are written, and comes back, joining.
+async fn behind(worker: &Worker, random: &mut fastrand::Rng, missed: std::ops::Range<usize>) -> Bench {
+    let mut bench = Bench::new(worker, config()).await;
+    (1..=OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..FRAGMENT, random));
+    bench.settle(true).await;
+    wait_for_empty_journals(&mut bench).await;
+    bench.kill(2);
+    bench.set_view(&[0, 1], &[]);
+    (1..=OBJECTS).for_each(|n| bench.write(object(n), Op::Write, missed.clone(), random));
+    bench.settle(true).await;
+    wait_for_empty_journals(&mut bench).await;
+    bench.open(2);
+    bench.set_view(&[0, 1], &[2]);
+    bench
+}
+
+fn shard_2(bench: &Bench) -> Core<bench::Inbox> {
+    bench.cores[2].clone().expect("runs")
+}
+
+fn backlog(bench: &Bench) -> PgBacklog {
+    shard_2(bench).stats().to_rebuild.pop().expect("it is returning")
+}
+
+async fn join(bench: &mut Bench) {
+    let (core, members) = (shard_2(bench), bench.members());
+    let back = async move { core.return_shard(pg(), members).await.expect("no failure") };
+    assert_eq!(drive_any(bench, back).await, Return::Whole(bench.view.epoch));
+    bench.set_view(&[0, 1, 2], &[]);
+    bench.settle(true).await;
+    bench.check(0, 2).await;
+    bench.check(1, 2).await;
+}
+
+#[test]
+fn what_is_left_is_known_once_listed_and_falls_to_nothing() {
+    on_worker(|worker| async move {
+        let mut bench = behind(&worker, &mut fastrand::Rng::with_seed(1), 0..SECTOR).await;
+        assert!(!backlog(&bench).is_counted);
+        let (core, members) = (shard_2(&bench), bench.members());
+        let listed = async move { core.list_missed(pg(), members).await.expect("no failure") };
+        assert!(drive_any(&mut bench, listed).await);
+        let left = backlog(&bench);
+        assert_eq!((left.objects, left.is_counted), (OBJECTS, true));
+        // the data, and something for headers and checksums
+        let data = OBJECTS * FRAGMENT as u64;
+        assert!((data..data * 2).contains(&left.bytes), "{left:?}");
+        join(&mut bench).await;
+        let stats = shard_2(&bench).stats();
+        assert_eq!((stats.recovered_bytes, stats.to_rebuild), (left.bytes, vec![]));
+    });
+}
+
+#[test]
+fn what_sessions_want_does_not_wait_for_the_limit_and_the_rest_does() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut bench = behind(&worker, &mut random, 0..FRAGMENT).await;
+        // the first object owes for more than a day
+        shard_2(&bench).set_recovery_bytes_per_sec(1);
+        let (core, members) = (shard_2(&bench), bench.members());
+        let ended = std::rc::Rc::new(std::cell::Cell::new(None));
+        let out = ended.clone();
+        worker.spawn(async move { out.set(Some(core.return_shard(pg(), members).await.expect("no failure"))) });
+        while backlog(&bench).objects == OBJECTS || !backlog(&bench).is_counted {
+            bench.turn().await;
+        }
+        for _ in 0..300 {
+            bench.turn().await;
+        }
+        assert_eq!((backlog(&bench).objects, ended.get()), (OBJECTS - 1, None), "the rest waits for the limit");
+        // a session writes to all but the last
+        (1..OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..SECTOR, &mut random));
+        while backlog(&bench).objects > 1 {
+            bench.turn().await;
+        }
+        assert_eq!(ended.get(), None);
+        shard_2(&bench).set_recovery_bytes_per_sec(0);
+        while ended.get().is_none() {
+            bench.turn().await;
+        }
+        join(&mut bench).await;
+    });
+}
