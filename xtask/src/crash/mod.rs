@@ -24,6 +24,7 @@ use crate::exec::Interrupt;
 use crate::netns;
 use crate::testrun::Bench;
 use counts::Counts;
+pub use decode::Decoded;
 use faults::{Deck, Strike};
 use load::Load;
 use std::path::{Path, PathBuf};
@@ -126,6 +127,37 @@ fn rounds(bench: &Bench, dir: &Path, seed: u64, time: Duration, say: &mut dyn Fn
     Ok(std::mem::take(&mut arena.counts))
 }
 
+/// Without load and faults: waits until everything is whole and every record has found its place.
+///
+/// # Errors
+/// When that takes too long.
+pub fn settle(cluster: &Cluster, interrupt: &Interrupt) -> Outcome {
+    cluster.wait_clean(CLEAN_MAX, interrupt, |_| {})?;
+    let end = Instant::now() + TRIMMED_MAX;
+    let mut empty_since: Option<Instant> = None;
+    loop {
+        let status = cluster.status(interrupt)?;
+        let osds = status["osds"].as_array().cloned().unwrap_or_default();
+        let records: Option<u64> = osds.iter().map(|osd| osd["journal_records"].as_u64()).sum();
+        match records {
+            Some(0) if empty_since.get_or_insert_with(Instant::now).elapsed() >= TRIMMED_FOR => return Ok(()),
+            Some(0) => {}
+            _ => empty_since = None,
+        }
+        ensure!(Instant::now() < end, "{records:?} records are still in the journals of an idle cluster: {status}");
+        interrupt.sleep(Duration::from_millis(200))?;
+    }
+}
+
+/// Decodes everything of a cluster that settled and was stopped.
+///
+/// # Errors
+/// As [`decode::every_subset`].
+pub fn decode_all(cluster: &Cluster) -> Outcome<Decoded> {
+    let dirs: Outcome<Vec<PathBuf>> = (0..cluster.layout().osds.len()).map(|id| damage::osd_dir(cluster, id)).collect();
+    decode::every_subset(&dirs?)
+}
+
 /// Everything of a run; processes, mount and network go when it is dropped.
 struct Arena<'a> {
     bench: &'a Bench,
@@ -190,10 +222,9 @@ impl<'a> Arena<'a> {
         let so_far = self.load.progress();
         self.load.wait_progress(self.bench, &so_far)?;
         self.load.stop(self.bench)?;
-        self.settle()?;
+        settle(&self.cluster, &self.bench.interrupt)?;
         self.cluster.down(&self.bench.interrupt)?;
-        let decoded = decode::every_subset(&self.osd_dirs()?)?;
-        self.counts.decoded(&decoded);
+        self.counts.decoded(&decode_all(&self.cluster)?);
         self.cluster.start_all(&self.bench.interrupt)?;
         self.load.verify(self.bench, &mut self.counts)
     }
@@ -212,30 +243,6 @@ impl<'a> Arena<'a> {
         }
         strike.end()?;
         self.load.check()
-    }
-
-    /// No faults any more: everything becomes whole, and every record finds its place.
-    fn settle(&mut self) -> Outcome {
-        self.cluster.wait_clean(CLEAN_MAX, &self.bench.interrupt, |_| {})?;
-        let end = Instant::now() + TRIMMED_MAX;
-        let mut empty_since: Option<Instant> = None;
-        loop {
-            let status = self.cluster.status(&self.bench.interrupt)?;
-            let osds = status["osds"].as_array().cloned().unwrap_or_default();
-            let records: Option<u64> = osds.iter().map(|osd| osd["journal_records"].as_u64()).sum();
-            match records {
-                Some(0) if empty_since.get_or_insert_with(Instant::now).elapsed() >= TRIMMED_FOR => return Ok(()),
-                Some(0) => {}
-                _ => empty_since = None,
-            }
-            ensure!(Instant::now() < end, "{records:?} records are still in the journals of an idle cluster: {status}");
-            self.bench.interrupt.sleep(Duration::from_millis(200))?;
-        }
-    }
-
-    /// Data directories of the storage daemons.
-    fn osd_dirs(&self) -> Outcome<Vec<PathBuf>> {
-        (0..self.cluster.layout().osds.len()).map(|id| damage::osd_dir(&self.cluster, id)).collect()
     }
 
     fn pause(&mut self, millis: std::ops::Range<u64>) -> Outcome {

@@ -25,7 +25,6 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if let Some(rig) = Rig::start("disk", bench, report, |spec| spec)? {
         report.case("disk", "flipped bytes are served right, counted, and repaired", || flipped(bench, &rig))?;
         report.case("disk", "a torn journal tail is cut", || torn_tail(bench, &rig))?;
-        report.case("disk", "a storage daemon with an empty disk is rebuilt", || replaced(bench, &rig))?;
         rig.finish(bench, report)?;
     }
     let mut prepared = Ok(());
@@ -124,27 +123,6 @@ fn torn_tail(bench: &Bench, rig: &Rig) -> Outcome {
     rig.wait_clean(bench, 60)?;
     rig.remount(bench)?;
     bench.shell(rig.mount(), &format!("cmp torn '{}'", copy.display()), 30).map(drop)
-}
-
-/// A disk was replaced: the daemon starts with nothing, everything is rebuilt, and then another may die.
-fn replaced(bench: &Bench, rig: &Rig) -> Outcome {
-    let copy = rig.scratch("replaced")?.join("copy");
-    let line = format!("head -c 20000000 /dev/urandom | tee '{}' > replaced; sync replaced", copy.display());
-    bench.shell(rig.mount(), &line, 30)?;
-    rig.cluster.stop("osd-0", &bench.interrupt)?;
-    fs::remove_dir_all(rig.cluster.data_dir("osd-0").join("osd.0")).doing(|| "cannot empty the disk")?;
-    let refused =
-        rig.cluster.start("osd-0", &bench.interrupt).err().map_or_else(String::new, |error| error.to_string());
-    ensure!(refused.contains("`trefoil osd replace osd.0`"), "an empty disk is not refused, but: {refused}");
-    rig.cluster.replace(0, &bench.interrupt)?;
-    rig.cluster.start("osd-0", &bench.interrupt)?;
-    rig.wait_clean(bench, 120)?;
-    rig.cluster.kill("osd-1")?;
-    rig.remount(bench)?;
-    let compared = bench.shell(rig.mount(), &format!("cmp replaced '{}'", copy.display()), 60);
-    rig.cluster.start("osd-1", &bench.interrupt)?;
-    compared?;
-    rig.wait_clean(bench, 120)
 }
 
 fn full(bench: &Bench, rig: &Rig) -> Outcome {

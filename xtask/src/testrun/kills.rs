@@ -33,7 +33,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
 }
 
 /// A pair of writers, one buffered and one direct, each with its manifest.
-struct Writers {
+pub(super) struct Writers {
     area: PathBuf,
     scratch: PathBuf,
     running: Vec<Background>,
@@ -41,7 +41,7 @@ struct Writers {
 
 impl Writers {
     /// In an area of its own; `name` may be used again to go on with the same files.
-    fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Writers> {
+    pub fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Writers> {
         let scratch = rig.scratch(name)?;
         let mut writers = Writers { area: rig.mount().join(name), scratch, running: Vec::new() };
         writers.go_on(bench)?;
@@ -68,7 +68,7 @@ impl Writers {
     }
 
     /// None of them may have ended by itself.
-    fn check(&mut self) -> Outcome {
+    pub fn check(&mut self) -> Outcome {
         let ended = self.running.iter_mut().any(Background::has_ended);
         let said = || {
             let of = |kind| std::fs::read_to_string(self.scratch.join(kind)).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Writers {
     }
 
     /// They end well.
-    fn stop(&mut self, bench: &Bench) -> Outcome {
+    pub fn stop(&mut self, bench: &Bench) -> Outcome {
         std::fs::write(self.scratch.join("stop"), "").doing(|| "cannot write the stop file")?;
         for writer in self.running.drain(..) {
             writer.finish(bench, RECOVER_SECONDS)?;
@@ -93,7 +93,7 @@ impl Writers {
         self.running.drain(..).try_for_each(|writer| writer.end(bench, RECOVER_SECONDS))
     }
 
-    fn verify(&self, bench: &Bench, syncs_min: u64) -> Outcome {
+    pub fn verify(&self, bench: &Bench, syncs_min: u64) -> Outcome {
         for kind in ["buffered", "direct"] {
             let mut command = self.command(bench, "verify", kind);
             bench.run(command.args(["--syncs-min", &syncs_min.to_string()]), RECOVER_SECONDS)?;

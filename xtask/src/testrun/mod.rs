@@ -12,6 +12,7 @@
 //! * [`sick`]: parts that are slow or half dead.
 //! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
 //! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
+//! * [`heal`]: what was missed is made up for, on a new disk too.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
@@ -22,6 +23,7 @@ mod bad_disk;
 mod bad_input;
 mod bench;
 mod fuzzing;
+mod heal;
 mod kills;
 mod operator;
 pub mod posix;
@@ -55,7 +57,7 @@ pub struct TestArgs {
     #[arg(long)]
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
-    /// clients, two-mounts, kill, sick, crash, input, disk, scrub, trefoil, fuzz; with a slash, also a part of the test's
+    /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, trefoil, fuzz; with a slash, also a part of the test's
     /// name: fio/randwrite
     filter: Option<String>,
 }
@@ -123,7 +125,7 @@ impl Bench {
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
 /// Groups that start clusters of their own.
-const OWN: [&str; 8] = ["trefoil", "two-mounts", "input", "disk", "scrub", "kill", "sick", "crash"];
+const OWN: [&str; 9] = ["trefoil", "two-mounts", "input", "disk", "heal", "scrub", "kill", "sick", "crash"];
 
 /// Runs the tests.
 ///
@@ -178,6 +180,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if report.wants("disk") {
         bad_disk::run(&bench, report)?;
+    }
+    if report.wants("heal") {
+        heal::run(&bench, report)?;
     }
     if report.wants("scrub") {
         scrub::run(&bench, report)?;
