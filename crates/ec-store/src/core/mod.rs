@@ -15,10 +15,11 @@
 //! `Busy`. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, [`scrub`]
-//! compares shards.
+//! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, `comparing`
+//! finds what they need not move, [`scrub`] compares shards.
 
 mod backlog;
+mod comparing;
 mod format;
 mod pace;
 mod reading;

@@ -4,6 +4,7 @@
 //! carries questions and bytes, and decodes. Runs as tasks on the core's worker; one task for each PG.
 
 use super::backlog::Backlog;
+use super::comparing::Compared;
 use super::{Core, CoreError, Outlet, Repair};
 use crate::codec::{self, Codec};
 use crate::fragment::SECTOR_BYTES;
@@ -56,15 +57,55 @@ pub enum Return {
     Over,
 }
 
+/// What a shard says of a whole object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Whole {
+    pub exists: bool,
+    /// Where user data ends.
+    pub logical_end: u64,
+    /// Where the fragment's data ends.
+    pub fragment_end: u64,
+}
+
+impl Whole {
+    /// What several shards say together.
+    pub fn of(all: impl Iterator<Item = Whole>) -> Whole {
+        let none = Whole { exists: false, logical_end: 0, fragment_end: 0 };
+        all.fold(none, |a, b| Whole {
+            exists: a.exists || b.exists,
+            logical_end: a.logical_end.max(b.logical_end),
+            fragment_end: a.fragment_end.max(b.fragment_end),
+        })
+    }
+}
+
 /// A member's part of a range.
 struct Piece {
     shard: ShardIndex,
-    exists: bool,
-    logical_end: u64,
-    fragment_end: u64,
+    whole: Whole,
     data: Vec<(u64, u64)>,
     marks: Vec<SessionMark>,
     bytes: Bytes,
+}
+
+impl Piece {
+    /// `None`: it has none to give now.
+    fn from_reply(shard: ShardIndex, reply: RecoveryReply, bytes: Bytes) -> Option<Piece> {
+        match reply {
+            RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks } => {
+                let whole = Whole { exists, logical_end, fragment_end };
+                Some(Piece { shard, whole, data, marks, bytes })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A range of an object as it is here now.
+struct Chunk {
+    cut: Cut,
+    /// Rebuilt, or compared instead.
+    bytes: u64,
 }
 
 /// What is the same all along a way back.
@@ -276,30 +317,21 @@ impl<O: Outlet, M: Members> Way<O, M> {
     async fn rebuild(&self, object: ObjectId, rate: Rate) -> Result<bool, CoreError> {
         let mut at = 0;
         let mut cut: Option<Cut> = None;
-        let mut whole: Option<(bool, u64, u64)> = None;
+        let mut whole: Option<Whole> = None;
         loop {
             let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else { return Ok(false) };
-            let length = CHUNK_BYTES.min(limit - at);
-            let ask = |shard: &mut PgShard| shard.snap_body(object, at, length as u32);
-            let Some((pieces, chunk_cut)) = self.pieces(ask, ShardSet::EMPTY).await else { return Ok(false) };
-            let (exists, end, fragment_end) = *whole.get_or_insert_with(|| summary(&pieces));
-            let (data, bytes) = self.decode(&pieces, at, length);
-            let piece = RebuiltPiece { offset: at, length, data, logical_end: 0 };
-            let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
-                if exists { shard.write_rebuilt(store, object, &piece) } else { Ok(()) }
-            };
-            let Some(result) = self.with(write) else { return Ok(false) };
-            result?;
-            self.core.shared.state.borrow_mut().stats.rebuilt_bytes += bytes;
-            cut = Some(cut.map_or_else(|| chunk_cut.clone(), |cut| least_cut(cut, &chunk_cut)));
-            at += length;
+            let range = at..limit.min(at + CHUNK_BYTES);
+            at = range.end;
+            let Some(chunk) = self.rebuild_chunk(object, range, &mut whole).await? else { return Ok(false) };
+            let both = cut.take().map_or_else(|| chunk.cut.clone(), |cut| least_cut(cut, &chunk.cut));
+            let cut = &*cut.insert(both);
+            let Some(Whole { exists, logical_end, fragment_end }) = whole else { return Ok(false) };
             self.count_done(|backlog| backlog.reached(object, at));
             if at >= fragment_end.min(limit) || !exists {
-                let cut = cut.unwrap_or_default();
                 // everything beyond what was read is cut off, so that nothing old shines through
-                let end = exists.then_some((at, end));
+                let end = exists.then_some((at, logical_end));
                 let finish = |shard: &mut PgShard, store: &mut super::CoreStore| {
-                    let done = shard.finish_rebuild(store, object, &cut, end);
+                    let done = shard.finish_rebuild(store, object, cut, end);
                     store.note_rebuilt(self.pg, object);
                     done
                 };
@@ -307,48 +339,84 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 if done {
                     self.count_done(|backlog| backlog.finished(object));
                 }
-                self.keep_rate(object, bytes, rate).await?;
+                self.keep_rate(object, chunk.bytes, rate).await?;
                 return Ok(done);
             }
-            self.keep_rate(object, bytes, rate).await?;
+            self.keep_rate(object, chunk.bytes, rate).await?;
         }
+    }
+
+    /// Rebuilds what of a range is not here already. `None`: not now. `whole`: what the first answers said.
+    async fn rebuild_chunk(
+        &self,
+        object: ObjectId,
+        range: Range<u64>,
+        whole: &mut Option<Whole>,
+    ) -> Result<Option<Chunk>, CoreError> {
+        let (mut cut, mut bytes, parts) = match self.compare(object, &range).await {
+            Some(Compared { differing, cut, whole: told }) => {
+                let end = whole.get_or_insert(told).fragment_end;
+                (Some(cut), end.min(range.end).saturating_sub(range.start), differing)
+            }
+            None => (None, 0, vec![range]),
+        };
+        let compared = cut.is_some();
+        for part in parts {
+            let (at, length) = (part.start, part.end - part.start);
+            let ask = |shard: &mut PgShard| shard.snap_body(object, at, length as u32);
+            let Some((pieces, part_cut)) = self.pieces(ask, ShardSet::EMPTY).await else { return Ok(None) };
+            let exists = whole.get_or_insert_with(|| Whole::of(pieces.iter().map(|piece| piece.whole))).exists;
+            let (data, moved) = self.decode(&pieces, at, length);
+            let piece = RebuiltPiece { offset: at, length, data, logical_end: 0 };
+            let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
+                if exists { shard.write_rebuilt(store, object, &piece) } else { Ok(()) }
+            };
+            let Some(result) = self.with(write) else { return Ok(None) };
+            result?;
+            self.core.shared.state.borrow_mut().stats.rebuilt_bytes += moved;
+            bytes += if compared { 0 } else { moved };
+            cut = Some(cut.map_or_else(|| part_cut.clone(), |cut| least_cut(cut, &part_cut)));
+        }
+        Ok(cut.map(|cut| Chunk { cut, bytes }))
     }
 
     /// k pieces of one cut, none from `avoid`.
     async fn pieces(&self, body: impl Fn(&mut PgShard) -> RecoveryBody, avoid: ShardSet) -> Option<(Vec<Piece>, Cut)> {
+        self.of_one_cut(body, avoid, Piece::from_reply, |piece| &piece.marks).await
+    }
+
+    /// What k members answer, none of them of `avoid`, with marks that are of one cut.
+    pub(super) async fn of_one_cut<T>(
+        &self,
+        body: impl Fn(&mut PgShard) -> RecoveryBody,
+        avoid: ShardSet,
+        answer: fn(ShardIndex, RecoveryReply, Bytes) -> Option<T>,
+        marks: fn(&T) -> &[SessionMark],
+    ) -> Option<(Vec<T>, Cut)> {
         let k = self.codec.k();
         for turn in 0..TRIES {
             let in_sync = self.shard(|shard| shard.view().pg.in_sync.without(self.me).minus(avoid))?;
             let mut members: Vec<ShardIndex> = in_sync.iter().collect();
             let shift = turn % members.len().max(1);
             members.rotate_left(shift);
-            let mut pieces = Vec::with_capacity(k);
+            let mut answers = Vec::with_capacity(k);
             for member in members {
                 let question = self.shard(&body)?;
-                pieces.extend(self.piece(member, question).await);
-                if pieces.len() == k {
+                let reply = self.ask(member, question).await;
+                answers.extend(reply.and_then(|(reply, bytes)| answer(member, reply, bytes)));
+                if answers.len() == k {
                     break;
                 }
             }
-            if pieces.len() == k {
-                let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
-                match common_cut(Rules::default(), &marks) {
-                    Ok(cut) => return Some((pieces, cut)),
+            if answers.len() == k {
+                match common_cut(Rules::default(), &answers.iter().map(marks).collect::<Vec<_>>()) {
+                    Ok(cut) => return Some((answers, cut)),
                     Err(known) => self.shard(|shard| shard.learn_known(known))?,
                 }
             }
             self.pause().await;
         }
         None
-    }
-
-    async fn piece(&self, member: ShardIndex, question: RecoveryBody) -> Option<Piece> {
-        match self.ask(member, question).await? {
-            (RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks }, bytes) => {
-                Some(Piece { shard: member, exists, logical_end, fragment_end, data, marks, bytes })
-            }
-            _ => None,
-        }
     }
 
     /// This shard's bytes of a range, where any piece has data, and how many they are.
@@ -395,18 +463,18 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let ask = |shard: &mut PgShard| shard.repair_body(object, offset, length as u32);
             let Some((pieces, _)) = self.pieces(ask, avoid).await else { return Ok(false) };
             let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
-            if !pieces.iter().any(|piece| piece.exists) {
+            let whole = Whole::of(pieces.iter().map(|piece| piece.whole));
+            if !whole.exists {
                 // deleted meanwhile: repairing it would make it anew
                 return Ok(true);
             }
             let (data, _) = self.decode(&pieces, offset, length);
-            let (_, end, _) = summary(&pieces);
             let write = |shard: &mut PgShard, store: &mut super::CoreStore| {
                 if !shard.may_repair(object, &range, &marks) {
                     return Ok(false);
                 }
                 // a fragment made anew, or its header, knows no end
-                let (profile, logical_end) = (shard.view().pg.profile, end);
+                let (profile, logical_end) = (shard.view().pg.profile, whole.logical_end);
                 let mut changes = vec![Change::Punch { offset, length, logical_end }];
                 changes.extend(data.iter().map(|(at, data)| Change::Write { offset: *at, data, logical_end }));
                 store.apply(self.pg, &profile, object, &changes)?;
@@ -421,13 +489,6 @@ impl<O: Outlet, M: Members> Way<O, M> {
         }
         Ok(false)
     }
-}
-
-/// Existence, end of user data and end of the fragment, of an object by its pieces.
-fn summary(pieces: &[Piece]) -> (bool, u64, u64) {
-    let exists = pieces.iter().any(|p| p.exists);
-    let end = pieces.iter().map(|p| p.logical_end).max().unwrap_or(0);
-    (exists, end, pieces.iter().map(|p| p.fragment_end).max().unwrap_or(0))
 }
 
 /// The union of (offset, length) extents as sorted (start, end), within a range.

@@ -106,12 +106,14 @@ enum Seen {
 // ---- what any in-sync shard answers
 
 /// What an I/O thread found in a range of a fragment file.
-struct Inspection {
+pub(super) struct Inspection {
     is_header_good: bool,
     logical_end: u64,
     fragment_end: u64,
-    corrupt: Vec<Range<u64>>,
-    sums: Vec<u8>,
+    /// Parts that fail their checksums.
+    pub corrupt: Vec<Range<u64>>,
+    /// Of the range's units, if they were asked for and nothing is corrupt.
+    pub sums: Vec<u8>,
 }
 
 /// Reads a range and checks it; waits for the disk.
@@ -244,7 +246,7 @@ impl<O: Outlet> Core<O> {
     }
 
     /// Inspects a range of a fragment that is pinned; `None`: there is no such fragment.
-    async fn inspect(
+    pub(super) async fn inspect(
         &self,
         pg: PgId,
         object: ObjectId,
@@ -567,17 +569,21 @@ impl<O: Outlet, M: Members> Way<O, M> {
 
 /// The sums of shards whose bytes are good, zeros for those without a fragment.
 fn comparable(answers: &[Answer], length: u64) -> Vec<ShardSums> {
-    let bytes = (length as usize).div_ceil(SUM_UNIT_BYTES) * SUM_BYTES;
     let of = |answer: &Answer| ShardSums {
         shard: answer.shard,
         exists: answer.exists,
-        sums: if answer.exists { answer.sums.to_vec() } else { vec![0; bytes] },
+        sums: comparable_sums(answer.exists, &answer.sums, length),
     };
     answers.iter().filter(|answer| answer.corrupt.is_empty()).map(of).collect()
 }
 
+/// The sums of a range as told, or those of zeros where there is no fragment.
+pub(super) fn comparable_sums(exists: bool, sums: &Bytes, length: u64) -> Vec<u8> {
+    if exists { sums.to_vec() } else { vec![0; (length as usize).div_ceil(SUM_UNIT_BYTES) * SUM_BYTES] }
+}
+
 /// Drawn for every look, so that what one set of sums misses another need not.
-fn fresh_seed() -> u64 {
+pub(super) fn fresh_seed() -> u64 {
     disk::random_u128().map_or_else(
         |error| {
             tracing::warn!(%error, "no random numbers from the system: the clock gives the seed");

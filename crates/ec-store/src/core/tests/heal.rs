@@ -90,3 +90,58 @@ fn what_sessions_want_does_not_wait_for_the_limit_and_the_rest_does() {
         join(&mut bench).await;
     });
 }
+
+#[test]
+fn only_what_differs_is_moved() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(3);
+        // a sector of each object in the middle, on every shard
+        let mut bench = behind(&worker, &mut random, FRAGMENT / 2..FRAGMENT / 2 + SECTOR).await;
+        join(&mut bench).await;
+        let moved = shard_2(&bench).stats().rebuilt_bytes;
+        assert!((1..=OBJECTS * 4096).contains(&moved), "{moved} bytes were moved");
+        // it is on the disk, too
+        bench.kill(2);
+        bench.open(2);
+        bench.set_view(&[0, 1, 2], &[]);
+        bench.check(0, 2).await;
+        bench.check(1, 2).await;
+    });
+}
+
+#[test]
+fn bytes_that_fail_their_checksum_are_moved_though_nobody_wrote_there() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut bench = behind(&worker, &mut random, 0..SECTOR).await;
+        let path = fragment_path(&bench, 2, 1);
+        let mut bytes = std::fs::read(&path).expect("readable");
+        let last = bytes.len() - 100;
+        bytes[last] ^= 0x40;
+        std::fs::write(&path, bytes).expect("writable");
+        join(&mut bench).await;
+        assert_eq!(shard_2(&bench).stats().corrupt_found, 0, "it was rebuilt before anybody read it");
+    });
+}
+
+#[test]
+fn what_was_cut_off_or_deleted_meanwhile_does_not_shine_through() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut bench = Bench::new(&worker, config()).await;
+        (1..=OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..FRAGMENT, &mut random));
+        bench.settle(true).await;
+        wait_for_empty_journals(&mut bench).await;
+        bench.kill(2);
+        bench.set_view(&[0, 1], &[]);
+        bench.write(object(1), Op::Truncate, FRAGMENT / 4..FRAGMENT / 4, &mut random);
+        bench.write(object(2), Op::Delete, 0..0, &mut random);
+        bench.write(object(3), Op::Punch, SECTOR..FRAGMENT / 2, &mut random);
+        bench.settle(true).await;
+        wait_for_empty_journals(&mut bench).await;
+        bench.open(2);
+        bench.set_view(&[0, 1], &[2]);
+        join(&mut bench).await;
+        assert!(!fragment_path(&bench, 2, 2).exists(), "the deleted object is gone here, too");
+    });
+}

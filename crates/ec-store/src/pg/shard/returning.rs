@@ -262,6 +262,19 @@ impl PgShard {
 
     /// The question for a member's piece of a range.
     pub fn snap_body(&self, object: ObjectId, offset: u64, length: u32) -> RecoveryBody {
+        let (known, floor) = self.known_and_floor();
+        RecoveryBody::Snap { object, offset, length, known, floor }
+    }
+
+    /// The question for a member's sums of a range, which stand for its piece where this shard's bytes match them.
+    pub fn compare_body(&self, object: ObjectId, offset: u64, length: u32, seed: u64) -> RecoveryBody {
+        let (known, floor) = self.known_and_floor();
+        RecoveryBody::Sum { object, offset, length, seed: Some(seed), scrub: false, known, floor }
+    }
+
+    /// Marks for members to learn, and those that they must know, before they give a piece.
+    #[expect(clippy::type_complexity, reason = "two fields of two messages")]
+    fn known_and_floor(&self) -> (Vec<(SessionId, Seq)>, Vec<(SessionId, Seq)>) {
         let told = |id: &SessionId| self.ret.marks.get(id).copied().unwrap_or_default();
         let of = |(id, s): (&SessionId, &Session)| (*id, s.start.unwrap_or_else(|| told(id)));
         let floor = self.log.sessions.iter().filter(|(_, s)| !s.is_over()).map(of).collect();
@@ -272,7 +285,7 @@ impl PgShard {
             let mark = known.entry(*id).or_default();
             *mark = (*mark).max(session.stable);
         }
-        RecoveryBody::Snap { object, offset, length, known: known.into_iter().collect(), floor }
+        (known.into_iter().collect(), floor)
     }
 
     /// Pieces did not fit together: these marks are told to all when they are asked again.
