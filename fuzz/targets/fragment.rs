@@ -2,7 +2,7 @@
 //! exception is in the format: a table entry that became zero says that its sector is a hole.
 #![no_main]
 
-use ec_store::fragment::{FragmentConfig, FragmentKey, FragmentStore, FragmentVersion, Mark, ReadMode, ReadOutcome};
+use ec_store::fragment::{FragmentKey, FragmentStore, FragmentVersion, Mark, ReadMode, ReadOutcome};
 use ec_store::fragment::{SECTOR_BYTES, sector_crcs};
 use fuzz::{Input, Scratch};
 use libfuzzer_sys::fuzz_target;
@@ -33,7 +33,7 @@ fn key() -> FragmentKey {
 }
 
 fn open(dir: &Path) -> FragmentStore {
-    FragmentStore::open(dir, CLUSTER, FragmentConfig::default()).expect("a directory of ours")
+    FragmentStore::open_alone(dir, CLUSTER).expect("a directory of ours")
 }
 
 fn ground() -> Ground {

@@ -4,7 +4,7 @@ use super::Arena;
 use crate::cluster::Cluster;
 use crate::cluster::layout::osd_name;
 use crate::error::{Context, Outcome, ensure, fail};
-use ec_store::fragment::{FragmentConfig, FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES};
+use ec_store::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES};
 use ec_store::superblock::DataDir;
 use protocol::Gfid;
 use std::collections::BTreeSet;
@@ -107,7 +107,7 @@ impl Arena<'_> {
 
 fn open(dir: &Path) -> Outcome<FragmentStore> {
     let superblock = DataDir::peek(dir).doing(|| "cannot read a superblock")?;
-    FragmentStore::open(dir, superblock.cluster, FragmentConfig::default()).doing(|| "cannot open fragments")
+    FragmentStore::open_alone(dir, superblock.cluster).doing(|| "cannot open fragments")
 }
 
 /// The first of these places whose sector is not as its checksum says.

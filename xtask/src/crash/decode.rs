@@ -6,7 +6,7 @@
 
 use crate::error::{Context, Outcome, ensure};
 use ec_store::codec;
-use ec_store::fragment::{FragmentConfig, FragmentFile, FragmentKey, FragmentStore, ReadMode};
+use ec_store::fragment::{FragmentFile, FragmentKey, FragmentStore, ReadMode};
 use ec_store::superblock::DataDir;
 use protocol::{ObjectId, PgId, Profile, ShardIndex};
 use std::collections::BTreeMap;
@@ -37,10 +37,7 @@ pub fn every_subset(dirs: &[PathBuf]) -> Outcome<Decoded> {
     let mut stores = Vec::new();
     for dir in dirs {
         let superblock = DataDir::peek(dir).doing(|| "cannot read a superblock")?;
-        stores.push(
-            FragmentStore::open(dir.as_path(), superblock.cluster, FragmentConfig::default())
-                .doing(|| "cannot open")?,
-        );
+        stores.push(FragmentStore::open_alone(dir.as_path(), superblock.cluster).doing(|| "cannot open")?);
     }
     let mut objects: BTreeMap<(PgId, ObjectId), Vec<(usize, ShardIndex)>> = BTreeMap::new();
     for (osd, store) in stores.iter_mut().enumerate() {
@@ -149,7 +146,7 @@ mod tests {
         for (at, bytes) in shards.iter().enumerate() {
             let dir = root.join(format!("osd-{at}"));
             drop(DataDir::open(&dir, CLUSTER, OsdId::new(at as u32)).unwrap());
-            let mut store = FragmentStore::open(dir.as_path(), CLUSTER, FragmentConfig::default()).unwrap();
+            let mut store = FragmentStore::open_alone(dir.as_path(), CLUSTER).unwrap();
             let key = FragmentKey { pg, object, shard: ShardIndex::new(at as u8) };
             let mut crcs = Vec::new();
             sector_crcs(bytes, &mut crcs);

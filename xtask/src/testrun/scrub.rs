@@ -5,7 +5,7 @@ use super::report::Report;
 use super::rig::{Rig, RigTest, background};
 use crate::cluster::layout::{Spec, osd_name};
 use crate::error::{Context, Error, Outcome, ensure, fail};
-use ec_store::fragment::{FragmentConfig, FragmentStore, Mark, SECTOR_BYTES, sector_crcs};
+use ec_store::fragment::{FragmentStore, Mark, SECTOR_BYTES, sector_crcs};
 use ec_store::superblock::DataDir;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -178,7 +178,7 @@ fn write_falsely(rig: &Rig, osd: usize, path: &std::path::Path, at: u64) -> Outc
     let said = |error: &dyn std::fmt::Display| Error::Failed(error.to_string());
     let dir = osd_dir(rig, osd);
     let cluster = DataDir::peek(&dir).map_err(|e| said(&e))?.cluster;
-    let mut store = FragmentStore::open(dir.as_path(), cluster, FragmentConfig::default()).map_err(|e| said(&e))?;
+    let mut store = FragmentStore::open_alone(dir.as_path(), cluster).map_err(|e| said(&e))?;
     for pg in store.list_pgs().map_err(|e| said(&e))? {
         for entry in store.list(pg).map_err(|e| said(&e))? {
             let (object, shard) = entry.map_err(|e| said(&e))?;

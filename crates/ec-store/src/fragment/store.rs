@@ -58,6 +58,14 @@ struct Slot {
 }
 
 impl FragmentStore {
+    /// As [`FragmentStore::open`] of the first core, with default limits and locks that nobody lists: for tools.
+    ///
+    /// # Errors
+    /// [`FragmentError::Store`].
+    pub fn open_alone(data_dir: impl Into<Dir>, cluster: ClusterId) -> Result<Self, FragmentError> {
+        Self::open(data_dir, CoreId::new(0), cluster, FragmentConfig::default(), &LockTable::default())
+    }
+
     /// Opens the store of a core in an OSD's data directory; `pg/` and `spare/<core>/` are made if they are missing.
     ///
     /// # Errors
