@@ -1,8 +1,9 @@
-//! The developer's commands: `cargo xtask demo`, `cluster`, `test`, `sim`, `bench`.
+//! The developer's commands: `cargo xtask demo`, `cluster`, `test`, `sim`, `compare`, `bench`.
 //!
 //! * [`demo`]: the system shown in plain words, from start to a dead and returned OSD.
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
 //! * [`bench`]: comparisons that keep a report under `benches/runs`.
+//! * [`compare`]: other systems measured beside ours, with a report under `benches/runs`.
 //! * [`testrun`]: everything that must pass, ending in `N passed, N failed`.
 //!
 //! * [`crash`]: faults at random under writers that remember what they were promised.
@@ -12,11 +13,13 @@
 
 mod bench;
 mod cluster;
+mod compare;
 mod crash;
 mod demo;
 mod error;
 mod exec;
 mod fuzz;
+mod gluster;
 mod mounts;
 mod netns;
 mod numbers;
@@ -55,6 +58,8 @@ enum Task {
     Crash(crash::CrashArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),
+    /// Measures Trefoil beside other systems: same machine, same minute, ratios, with a report under benches/runs
+    Compare(compare::CompareArgs),
     /// Compares in one run, and keeps a report
     #[command(subcommand)]
     Bench(bench::BenchTask),
@@ -76,9 +81,9 @@ enum Task {
         #[arg(long)]
         quick: bool,
     },
-    /// Compares a tree with its copy
+    /// Is a tree the same as its copy?
     #[command(hide = true)]
-    Compare {
+    SameTree {
         /// The original
         from: PathBuf,
         /// The copy
@@ -90,6 +95,9 @@ enum Task {
         #[arg(long)]
         bytes: u64,
     },
+    /// Calls on many names in one directory, timed: the load of a cell of `compare`
+    #[command(hide = true)]
+    Load(compare::LoadArgs),
     /// Writer and verifier of stamped blocks, used under random kills
     #[command(subcommand, hide = true)]
     Stamp(stamp::StampTask),
@@ -110,7 +118,8 @@ fn run(task: Task) -> Outcome {
     match task {
         Task::Check { name, dir, quick } => return testrun::posix::run_one(&name, &dir, quick),
         Task::Stamp(task) => return stamp::run(task),
-        Task::Compare { from, copy, files, bytes } => {
+        Task::Load(args) => return compare::load(&args),
+        Task::SameTree { from, copy, files, bytes } => {
             return tree::Tree::list(&from, files, bytes)?.compare(&copy, || Ok(()));
         }
         _ => {}
@@ -123,8 +132,9 @@ fn run(task: Task) -> Outcome {
         Task::Test(args) => testrun::run(&args, &interrupt),
         Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),
+        Task::Compare(args) => compare::run(&args, &interrupt),
         Task::Bench(task) => bench::run(task, &interrupt),
         Task::Sim { args } => sim::run(&args, &interrupt),
-        Task::Check { .. } | Task::Stamp(_) | Task::Compare { .. } => unreachable!("handled above"),
+        Task::Check { .. } | Task::Stamp(_) | Task::SameTree { .. } | Task::Load(_) => unreachable!("handled above"),
     }
 }

@@ -4,7 +4,10 @@
 //! if it fails. Nothing but the directory is remembered, so every command can come from another process.
 
 pub mod cli;
+mod guest;
 pub mod layout;
+
+pub use guest::Guest;
 
 use crate::error::{Context, Error, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt};

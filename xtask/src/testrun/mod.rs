@@ -31,7 +31,7 @@ mod programs;
 mod report;
 pub mod rig;
 mod scrub;
-mod setup;
+pub mod setup;
 mod sick;
 mod simulator;
 mod sqlite;

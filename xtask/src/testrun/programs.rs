@@ -290,6 +290,6 @@ pub fn compare_trees(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn compare(bench: &Bench, root: &Path, copy: &Path, files: u64) -> Outcome {
-    let mut command = bench.xtask(&["compare", "--files", &files.to_string(), "--bytes", &TAR_BYTES.to_string()]);
+    let mut command = bench.xtask(&["same-tree", "--files", &files.to_string(), "--bytes", &TAR_BYTES.to_string()]);
     bench.run(command.arg(root).arg(copy), 200).map(drop)
 }

@@ -44,7 +44,15 @@ pub fn packages(interrupt: &Interrupt) -> Outcome {
         "no /dev/fuse: load the module (`modprobe fuse`), or give the container it"
     );
     ensure!(rustix::process::geteuid().is_root(), "the mounted tests change owners and mount: run them as root");
-    let missing: Vec<&str> = PROGRAMS.iter().filter(|(p, _)| !is_there(p)).map(|(_, package)| *package).collect();
+    install(&PROGRAMS, interrupt)
+}
+
+/// Installs with apt what is missing of these programs (or files, by their paths), each with its Debian package, saying so.
+///
+/// # Errors
+/// With what to do by hand.
+pub fn install(programs: &[(&str, &str)], interrupt: &Interrupt) -> Outcome {
+    let missing: Vec<&str> = programs.iter().filter(|(p, _)| !is_there(p)).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }

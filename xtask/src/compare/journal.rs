@@ -1,0 +1,61 @@
+//! What was measured, kept as it comes: every run of a cell is a line on the disk before the next one begins, so that a
+//! run that is cut off keeps what it has.
+
+use super::report;
+use super::sample::{Metrics, Sample, Samples, rounded};
+use crate::error::{Context, Outcome};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// Samples, and the file that they go to.
+pub struct Journal {
+    /// Everything so far.
+    pub samples: Samples,
+    file: File,
+}
+
+impl Journal {
+    /// An empty one in a directory.
+    ///
+    /// # Errors
+    /// When its file cannot be made.
+    pub fn create(dir: &Path) -> Outcome<Journal> {
+        let path = dir.join("raw.jsonl");
+        let file = File::create_new(&path).doing(|| format!("cannot make {}", path.display()))?;
+        Ok(Journal { samples: Samples::default(), file })
+    }
+
+    /// Keeps a run that measured something.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn measured(
+        &mut self,
+        (cell, system, run): (&str, &str, u32),
+        metrics: Metrics,
+        processes_mib: Vec<(String, f64)>,
+    ) -> Outcome {
+        println!("run {run}: {cell}: {system} {}", report::speed_words(cell, &metrics));
+        let metrics = metrics.into_iter().map(|(name, value)| (name, rounded(value))).collect();
+        let (cell, system) = (cell.to_owned(), system.to_owned());
+        self.keep(Sample { cell, system, run, metrics, processes_mib, error: None })
+    }
+
+    /// Keeps a run that failed.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn failed(&mut self, (cell, system, run): (&str, &str, u32), error: &str) -> Outcome {
+        println!("run {run}: {cell}: {system} FAILED: {error}");
+        let (cell, system, error) = (cell.to_owned(), system.to_owned(), Some(error.to_owned()));
+        self.keep(Sample { cell, system, run, metrics: Metrics::new(), processes_mib: Vec::new(), error })
+    }
+
+    fn keep(&mut self, sample: Sample) -> Outcome {
+        let line = serde_json::to_string(&sample).doing(|| "cannot encode a sample")?;
+        writeln!(self.file, "{line}").doing(|| "cannot write the raw data")?;
+        self.samples.0.push(sample);
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Runs the chosen cells on all systems in turn: a cell on every peer and on Trefoil, then again, then the next cell.
+//!
+//! Contract: a run that fails is noted, the cells after it are measured all the same, and a system that failed in a block
+//! of cells is left out of the rest of that block. Faults come after everything that needs whole systems.
+
+use super::cells::{CLIENTS_MAX, Cell, NameCall, TreeCall, Work};
+use super::fio::Files;
+use super::journal::Journal;
+use super::load::Loads;
+use super::sample::Metrics;
+use super::system::System;
+use crate::error::{Context, Error, Outcome, ensure};
+use std::mem::discriminant;
+use std::process::Command;
+use std::time::Duration;
+
+/// A heal that is not over by then is noted as such.
+const HEAL_MAX: Duration = Duration::from_secs(300);
+/// Within this time of a kill a small file can be written again, or the cell fails.
+const GOES_ON_SECONDS_MAX: u64 = 60;
+
+/// What a step returns for each cell that it measured.
+type Measured = Vec<(&'static str, Metrics)>;
+
+/// Everything of a run.
+pub struct Matrix<'a> {
+    /// Runs the loads.
+    pub loads: Loads<'a>,
+    /// Peers, then Trefoil.
+    pub systems: Vec<Box<dyn System>>,
+    /// Keeps what was measured.
+    pub journal: Journal,
+}
+
+impl Matrix<'_> {
+    /// Measures; `after` is called after each block of cells.
+    ///
+    /// # Errors
+    /// On Ctrl-C, or when nothing can be kept; failures of cells are in the journal.
+    pub fn run(&mut self, cells: &[Cell], mut after: impl FnMut(&Journal) -> Outcome) -> Outcome {
+        if cells.iter().any(|cell| matches!(cell.work, Work::Fio(_) | Work::Dead(_))) {
+            self.once(cells[0].name, |loads, system| loads.prepare(system.area(), loads.files()))?;
+        }
+        for block in cells.chunk_by(|a, b| discriminant(&a.work) == discriminant(&b.work)) {
+            match block[0].work {
+                Work::Fio(_) => self.fio(block)?,
+                Work::Dd { .. } => self.each_run(block, dd)?,
+                Work::Names(_) => self.each_run(block, names)?,
+                Work::Tree(_) => self.each_run(block, tree)?,
+                Work::Clients(_) => self.clients(block)?,
+                Work::Memory => self.memory(&block[0])?,
+                Work::Dead(_) => self.dead(block)?,
+                Work::Heal => self.each_run(block, heal)?,
+            }
+            after(&self.journal)?;
+        }
+        Ok(())
+    }
+
+    /// Does something on every system; where it fails, that is noted with a cell.
+    fn once(&mut self, cell: &str, mut step: impl FnMut(&Loads<'_>, &mut dyn System) -> Outcome) -> Outcome {
+        for system in &mut self.systems {
+            match step(&self.loads, system.as_mut()) {
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => self.journal.failed((cell, system.name(), 0), &error.to_string())?,
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Every run on every system in turn.
+    fn each_run(
+        &mut self,
+        block: &[Cell],
+        mut step: impl FnMut(&Loads<'_>, &mut dyn System, &[Cell], u32) -> Outcome<Measured>,
+    ) -> Outcome {
+        let mut broken = vec![false; self.systems.len()];
+        for run in 1..=self.loads.sizes.runs {
+            for (system, broken) in self.systems.iter_mut().zip(&mut broken).filter(|(_, broken)| !**broken) {
+                match step(&self.loads, system.as_mut(), block, run) {
+                    Err(Error::Interrupted) => return Err(Error::Interrupted),
+                    Err(error) => {
+                        *broken = true;
+                        for cell in block {
+                            self.journal.failed((cell.name, system.name(), run), &error.to_string())?;
+                        }
+                    }
+                    Ok(measured) => {
+                        for (cell, metrics) in measured {
+                            self.journal.measured((cell, system.name(), run), metrics, Vec::new())?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each cell by itself, so that its runs lie side by side.
+    fn fio(&mut self, block: &[Cell]) -> Outcome {
+        for cell in block.chunks(1) {
+            self.each_run(cell, |loads, system, cell, _| {
+                let (Work::Fio(job) | Work::Dead(job)) = &cell[0].work else { return Ok(Vec::new()) };
+                let mounts = [system.area().to_path_buf()];
+                Ok(vec![(cell[0].name, loads.fio(system, job, &mounts, loads.files())?)])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Mounts come as cells need them, the fewest first, and go in the end.
+    fn clients(&mut self, block: &[Cell]) -> Outcome {
+        let files = Files { prefix: "c", count: CLIENTS_MAX, mib: self.loads.sizes.client_file_mib };
+        self.once(block[0].name, |loads, system| match system.parts() {
+            Some(_) => loads.prepare(system.area(), files),
+            None => Ok(()),
+        })?;
+        for cell in block.chunks(1) {
+            self.each_run(cell, |loads, system, cell, _| {
+                let Work::Clients(count) = cell[0].work else { return Ok(Vec::new()) };
+                let Some(parts) = system.parts() else { return Ok(Vec::new()) };
+                let mounts = parts.mount_all(count)?;
+                Ok(vec![(cell[0].name, loads.fio(system, &super::cells::CLIENT_JOB, &mounts, files)?)])
+            })?;
+        }
+        self.once(block[0].name, |loads, system| {
+            let area = system.area().to_path_buf();
+            let Some(parts) = system.parts() else { return Ok(()) };
+            parts.unmount_others()?;
+            loads.clean(&(0..CLIENTS_MAX).map(|n| area.join(format!("c.{n}"))).collect::<Vec<_>>());
+            Ok(())
+        })
+    }
+
+    fn memory(&mut self, cell: &Cell) -> Outcome {
+        for system in &self.systems {
+            if system.processes().is_empty() {
+                continue;
+            }
+            match self.loads.memory(system.as_ref()) {
+                Ok((metrics, each)) => self.journal.measured((cell.name, system.name(), 1), metrics, each)?,
+                Err(error) => self.journal.failed((cell.name, system.name(), 1), &error.to_string())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One part of each system is dead while its cells run. It returns to a system without the files that were written
+    /// meanwhile: healing is a cell of its own.
+    fn dead(&mut self, block: &[Cell]) -> Outcome {
+        self.once(block[0].name, |loads, system| {
+            let area = system.area().to_path_buf();
+            let Some(parts) = system.parts() else { return Ok(()) };
+            parts.kill_one()?;
+            let mut write = Command::new("dd");
+            write.arg("if=/dev/zero").arg(format!("of={}", area.join("goes-on").display()));
+            loads.bench.run(write.args(["bs=4k", "count=1", "conv=fsync"]), GOES_ON_SECONDS_MAX).map(drop)
+        })?;
+        for cell in block.chunks(1) {
+            self.each_run(cell, |loads, system, cell, _| {
+                let Work::Dead(job) = &cell[0].work else { return Ok(Vec::new()) };
+                if system.parts().is_none() {
+                    return Ok(Vec::new());
+                }
+                let mounts = [system.area().to_path_buf()];
+                Ok(vec![(cell[0].name, loads.fio(system, job, &mounts, loads.files())?)])
+            })?;
+        }
+        self.once(block[0].name, |loads, system| {
+            let area = system.area().to_path_buf();
+            let Some(parts) = system.parts() else { return Ok(()) };
+            let files = (0..loads.files().count).map(|n| area.join(format!("f.{n}")));
+            loads.clean(&files.chain([area.join("goes-on")]).collect::<Vec<_>>());
+            let whole = parts.heal(HEAL_MAX)?;
+            ensure!(whole.is_some(), "not whole {} s after the part was started again", HEAL_MAX.as_secs());
+            Ok(())
+        })
+    }
+}
+
+fn dd(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Measured> {
+    let mut measured = Vec::new();
+    // What is read was written before, whether that is asked for or not.
+    for write in [true, false] {
+        let metrics = loads.dd(system, write)?;
+        measured.extend(block.iter().find(|c| c.work == Work::Dd { write }).map(|cell| (cell.name, metrics)));
+    }
+    loads.clean(&[system.area().join("dd")]);
+    Ok(measured)
+}
+
+fn names(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Measured> {
+    let dir = system.area().join(format!("names-{run}"));
+    let mut measured = Vec::new();
+    for call in [NameCall::Create, NameCall::Stat, NameCall::Readdir, NameCall::Rename, NameCall::Unlink] {
+        let cell = block.iter().find(|c| c.work == Work::Names(call));
+        // Others are only looked at; these leave what the next one needs.
+        if cell.is_some() || matches!(call, NameCall::Create | NameCall::Rename | NameCall::Unlink) {
+            let metrics = loads.names(system, &dir, call)?;
+            measured.extend(cell.map(|cell| (cell.name, metrics)));
+        }
+    }
+    loads.clean(&[dir]);
+    Ok(measured)
+}
+
+fn tree(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Measured> {
+    let dir = system.area().join(format!("tree-{run}"));
+    std::fs::create_dir(&dir).doing(|| format!("cannot make {}", dir.display()))?;
+    let mut measured = Vec::new();
+    for call in [TreeCall::Extract, TreeCall::List, TreeCall::Remove] {
+        let cell = block.iter().find(|c| c.work == Work::Tree(call));
+        if cell.is_some() || call != TreeCall::List {
+            let metrics = loads.tree(system, &dir, call)?;
+            measured.extend(cell.map(|cell| (cell.name, metrics)));
+        }
+    }
+    Ok(measured)
+}
+
+fn heal(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Measured> {
+    let area = system.area().to_path_buf();
+    let Some(parts) = system.parts() else { return Ok(Vec::new()) };
+    parts.kill_one()?;
+    let written = loads.prepare(&area, Files { prefix: "h", count: 1, mib: loads.sizes.heal_mib });
+    // Started again also if nothing could be written, so that the next cells find it whole.
+    let whole = parts.heal(HEAL_MAX)?;
+    written?;
+    loads.clean(&[area.join("h.0")]);
+    let took = whole.ok_or("not over").doing(|| format!("heal, after {} s", HEAL_MAX.as_secs()))?.as_secs_f64();
+    let megabytes = loads.sizes.heal_mib as f64 * 1.048_576;
+    let metrics = [("seconds", took), ("mb_per_s", megabytes / took)];
+    Ok(vec![(block[0].name, metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())])
+}

@@ -1,0 +1,217 @@
+//! `cargo xtask compare`: Trefoil beside other systems on the same machine in the same minutes, with ratios.
+//!
+//! * [`cells`]: what is measured. [`targets`]: what is to be reached.
+//! * [`system`]: the systems, each set up and taken away. * [`matrix`]: the cells on all of them in turn.
+//! * [`load`], [`fio`], [`names`]: the loads. [`cpu`]: who used the CPU. * [`sample`], [`report`]: medians, ratios, tables.
+//! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
+//!
+//! Contract: everything is below one directory of this process, and is gone at the end, after errors and Ctrl-C too; what
+//! a killed run has left, the next one takes away. What was measured stays in any case, and no number is asserted.
+
+mod cells;
+mod cpu;
+mod fio;
+mod journal;
+mod load;
+mod matrix;
+mod names;
+mod origin;
+mod report;
+mod sample;
+mod system;
+mod targets;
+
+pub use names::{LoadArgs, load};
+
+use crate::error::{Context, Outcome, ensure, fail};
+use crate::exec::Interrupt;
+use crate::mounts;
+use crate::netns;
+use crate::testrun::Bench;
+use crate::tree::{self, Tree};
+use crate::workspace;
+use cells::{Cell, Set, Sizes, Work};
+use journal::Journal;
+use load::Loads;
+use matrix::Matrix;
+use origin::Origin;
+use report::Material;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use system::{Peer, System};
+
+/// Bytes of the tree that is unpacked, at most.
+const TREE_BYTES_MAX: u64 = 128 << 20;
+
+/// With whom, what, how often.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CompareArgs {
+    /// Systems to compare with, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "glusterfs")]
+    peer: Vec<Peer>,
+    /// Which cells
+    #[arg(long, value_enum, default_value = "quick")]
+    cells: Set,
+    /// Only these cells, of all that there are, separated by commas; sizes are those of --cells
+    #[arg(long, value_delimiter = ',', value_name = "CELL")]
+    only: Vec<String>,
+    /// Runs of each cell on each system [default: 3, smoke 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: Option<u32>,
+    /// Seconds that fio runs for each cell [default: full 10, quick 4, smoke 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: Option<u64>,
+    /// Name of the run [default: compare-SET]
+    #[arg(long)]
+    name: Option<String>,
+    /// Directory of the report, empty or missing [default: benches/runs/DATE-NAME]
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// What is to be done, checked.
+struct Plan {
+    name: String,
+    peers: Vec<Peer>,
+    cells: Vec<Cell>,
+    sizes: Sizes,
+    out: PathBuf,
+}
+
+/// Sets everything up, measures, and writes the report.
+///
+/// # Errors
+/// When arguments make no sense, a system cannot be set up, or a cell failed; or on Ctrl-C. The report has what was
+/// measured before.
+pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
+    let plan = Plan::new(args)?;
+    let bench = Bench::new(interrupt, false)?;
+    let base = bench.work.with_file_name("compare-work");
+    sweep(&base);
+    netns::sweep();
+    let work = Place::create(&base)?;
+    let begin = Instant::now();
+    let origin = Origin::look(&plan.name, &command_line(), &work.0);
+    let systems = plan.set_up(&work.0, &bench)?;
+    std::fs::create_dir_all(&plan.out).doing(|| format!("cannot make {}", plan.out.display()))?;
+    put(&plan.out.join("run.json"), &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?)?;
+    let described: Vec<_> = systems.iter().map(|system| (system.name().to_owned(), system.describe())).collect();
+    let archive = plan.pack(&work.0, &bench)?;
+    let loads = Loads { bench: &bench, sizes: plan.sizes, archive };
+    let mut matrix = Matrix { loads, systems, journal: Journal::create(&plan.out)? };
+    let write = |journal: &Journal, end: Option<(f64, f64)>| {
+        let (cells, sizes, samples) = (&plan.cells, &plan.sizes, &journal.samples);
+        write(&plan.out, &Material { origin: &origin, cells, sizes, systems: &described, samples, end })
+    };
+    let measured = matrix.run(&plan.cells, |journal| write(journal, None));
+    let over = measured.is_ok().then(|| (origin::load_average(), begin.elapsed().as_secs_f64()));
+    write(&matrix.journal, over)?;
+    println!("report: {}", plan.out.join("report.md").display());
+    measured?;
+    let failed = matrix.journal.samples.failures().count();
+    ensure!(failed == 0, "{failed} runs of cells failed; the report says which and why");
+    Ok(())
+}
+
+impl Plan {
+    fn new(args: &CompareArgs) -> Outcome<Plan> {
+        let cells = cells::choose(args.cells, &args.only)?;
+        let mut peers: Vec<Peer> = Vec::new();
+        for peer in &args.peer {
+            ensure!(!peers.contains(peer), "--peer names {} twice", peer.name());
+            peers.push(*peer);
+        }
+        if peers.contains(&Peer::Cephfs) {
+            return fail(
+                "--peer cephfs is not built yet; there are: glusterfs, glusterfs-tuned, ext4, fuse-passthrough",
+            );
+        }
+        let defaults = args.cells.sizes();
+        let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
+        let name = args.name.clone().unwrap_or_else(|| format!("compare-{}", args.cells.name()));
+        let out = match &args.out {
+            Some(out) => out.clone(),
+            None => origin::free_dir(&workspace::root().join("benches/runs"), &name),
+        };
+        let is_empty = std::fs::read_dir(&out).map_or(true, |mut entries| entries.next().is_none());
+        ensure!(is_empty, "--out {}: the directory is not empty", out.display());
+        Ok(Plan { name, peers, cells, sizes: Sizes { runs, seconds, ..defaults }, out })
+    }
+
+    /// The peers, then Trefoil.
+    fn set_up(&self, work: &Path, bench: &Bench) -> Outcome<Vec<Box<dyn System>>> {
+        let mut systems = Vec::new();
+        for peer in &self.peers {
+            println!("setting up {}", peer.name());
+            let system = peer.set_up(&work.join(peer.name()), bench);
+            systems.push(system.doing(|| format!("cannot set up {}", peer.name()))?);
+        }
+        println!("setting up {}", sample::TREFOIL);
+        systems.push(system::trefoil(&work.join(sample::TREFOIL), bench)?);
+        Ok(systems)
+    }
+
+    /// An archive of a real tree, if a cell wants one, and the number of its entries.
+    fn pack(&self, work: &Path, bench: &Bench) -> Outcome<Option<(PathBuf, u64)>> {
+        if !self.cells.iter().any(|cell| matches!(cell.work, Work::Tree(_))) {
+            return Ok(None);
+        }
+        let tree = Tree::list(&tree::real(&bench.interrupt)?, self.sizes.tree_files, TREE_BYTES_MAX)?;
+        let (copy, archive) = (work.join("tree"), work.join("tree.tar"));
+        tree.copy(&copy, || bench.interrupt.check())?;
+        bench.run(Command::new("tar").arg("-C").arg(&copy).arg("-cf").arg(&archive).arg("."), 300)?;
+        Ok(Some((archive, tree.paths.len() as u64)))
+    }
+}
+
+/// The directory of this process; removed when it is dropped, after everything that stands in it.
+struct Place(PathBuf);
+
+impl Place {
+    fn create(base: &Path) -> Outcome<Place> {
+        let dir = base.join(std::process::id().to_string());
+        std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()))?;
+        Ok(Place(dir))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+/// Takes away what runs that were killed have left.
+fn sweep(base: &Path) {
+    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        let owner = entry.file_name().to_string_lossy().parse::<u32>();
+        if owner.is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            system::sweep(&entry.path());
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Never anything behind a mount.
+fn remove(dir: &Path) {
+    mounts::clear(dir);
+    if mounts::below(dir).is_empty() {
+        let _ = std::fs::remove_dir_all(dir);
+    } else {
+        eprintln!("warning: {} is still mounted on, and stays", dir.display());
+    }
+}
+
+fn write(out: &Path, material: &Material<'_>) -> Outcome {
+    put(&out.join("summary.json"), &report::summary(material).doing(|| "cannot encode the summary")?)?;
+    put(&out.join("report.md"), &report::text(material))
+}
+
+fn put(path: &Path, text: &str) -> Outcome {
+    std::fs::write(path, text).doing(|| format!("cannot write {}", path.display()))
+}
+
+fn command_line() -> String {
+    std::iter::once("cargo xtask".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,126 @@
+//! The systems under test: each is set up below a directory of its own, and everything of it goes when it is dropped.
+//!
+//! * [`gluster`]: GlusterFS, as it comes and tuned. * [`plain`]: a directory of the disk.
+//! * [`passthrough`]: libfuse's `passthrough_hp` over it. * [`trefoil`]: ours, separate processes.
+
+mod gluster;
+mod passthrough;
+mod plain;
+mod trefoil;
+
+use super::cpu::Process;
+use super::sample::TREFOIL;
+use crate::error::{Outcome, fail};
+use crate::testrun::Bench;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The part that dies in cells with faults: the second of three.
+const VICTIM: usize = 1;
+
+/// Systems to compare with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Peer {
+    /// GlusterFS, a dispersed 2+1 volume as it comes
+    Glusterfs,
+    /// The same with the settings of "GlusterFS in the age of flash"
+    GlusterfsTuned,
+    /// A directory of the disk: no FUSE, no redundancy
+    Ext4,
+    /// libfuse's passthrough_hp over a directory of the disk: FUSE and nothing else
+    FusePassthrough,
+    /// CephFS; not built yet
+    Cephfs,
+}
+
+impl Peer {
+    /// Its name in reports and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Peer::Glusterfs => "glusterfs",
+            Peer::GlusterfsTuned => "glusterfs-tuned",
+            Peer::Ext4 => "ext4",
+            Peer::FusePassthrough => "fuse-passthrough",
+            Peer::Cephfs => "cephfs",
+        }
+    }
+
+    /// Installs what it needs, and starts it below a directory.
+    ///
+    /// # Errors
+    /// When it cannot be set up; nothing of it is left running then.
+    pub fn set_up(self, dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
+        Ok(match self {
+            Peer::Glusterfs => Box::new(gluster::Gluster::up(dir, false, bench)?),
+            Peer::GlusterfsTuned => Box::new(gluster::Gluster::up(dir, true, bench)?),
+            Peer::Ext4 => Box::new(plain::Plain::up(dir)?),
+            Peer::FusePassthrough => Box::new(passthrough::Passthrough::up(dir, bench)?),
+            Peer::Cephfs => return fail("--peer cephfs is not built yet; the others are"),
+        })
+    }
+}
+
+/// Starts Trefoil below a directory.
+///
+/// # Errors
+/// When it does not come up; nothing of it is left running then.
+pub fn trefoil(dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
+    Ok(Box::new(trefoil::Trefoil::up(dir, bench)?))
+}
+
+/// Takes away what a run that was killed has left below a directory of systems.
+pub fn sweep(run: &Path) {
+    for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
+        let dir = entry.path();
+        if entry.file_name() == TREFOIL {
+            trefoil::sweep(&dir);
+        }
+        crate::gluster::sweep(&dir);
+    }
+}
+
+/// A system that runs.
+pub trait System {
+    /// Its column in the report.
+    fn name(&self) -> &'static str;
+
+    /// The directory that is measured in.
+    fn area(&self) -> &Path;
+
+    /// Version, and how it was set up, for the report.
+    fn describe(&self) -> Vec<String>;
+
+    /// Its processes now.
+    fn processes(&self) -> Vec<Process>;
+
+    /// What only a system of several parts can do; `None` for one of a single part.
+    fn parts(&mut self) -> Option<&mut dyn Parts>;
+}
+
+/// What only a system of several parts can do.
+pub trait Parts {
+    /// Mounts it so often in all, and says where.
+    ///
+    /// # Errors
+    /// When one cannot be mounted.
+    fn mount_all(&mut self, count: u32) -> Outcome<Vec<PathBuf>>;
+
+    /// Takes all mounts away but the first.
+    ///
+    /// # Errors
+    /// When one does not go.
+    fn unmount_others(&mut self) -> Outcome;
+
+    /// SIGKILL to one brick or OSD.
+    ///
+    /// # Errors
+    /// When it does not run.
+    fn kill_one(&mut self) -> Outcome;
+
+    /// Starts it again, begins to heal, and waits until the system says that it is whole; how long all of that took.
+    /// `None` if it was not whole in time.
+    ///
+    /// # Errors
+    /// When it cannot be started, or the system does not tell.
+    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>>;
+}

@@ -1,0 +1,110 @@
+//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1, with the defaults.
+
+use super::{Parts, System, VICTIM};
+use crate::cluster::layout::{MOUNT, Spec, osd_name};
+use crate::cluster::{Cluster, Guest};
+use crate::compare::cpu::{Group, Process};
+use crate::compare::sample::TREFOIL;
+use crate::error::{Error, Outcome};
+use crate::exec::Interrupt;
+use crate::testrun::Bench;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A cluster and its mounts.
+pub struct Trefoil {
+    area: PathBuf,
+    others: Vec<Guest>,
+    cluster: Cluster,
+    interrupt: Interrupt,
+}
+
+impl Drop for Trefoil {
+    fn drop(&mut self) {
+        self.others.clear();
+        self.cluster.kill_all();
+    }
+}
+
+/// Takes away what a run that was killed has left in a directory.
+pub fn sweep(dir: &Path) {
+    if let Ok(cluster) = Cluster::open(&dir.join("cluster")) {
+        cluster.kill_all();
+    }
+}
+
+impl Trefoil {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn up(dir: &Path, bench: &Bench) -> Outcome<Trefoil> {
+        let area = dir.join("mnt");
+        let spec = Spec { mount: Some(area.clone()), ..Spec::new(&dir.join("cluster")) };
+        let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
+        Ok(Trefoil { area, others: Vec::new(), cluster, interrupt: bench.interrupt.clone() })
+    }
+}
+
+impl System for Trefoil {
+    fn name(&self) -> &'static str {
+        TREFOIL
+    }
+
+    fn area(&self) -> &Path {
+        &self.area
+    }
+
+    fn describe(&self) -> Vec<String> {
+        let layout = self.cluster.layout();
+        let processes = format!("monitor, metadata service and {} OSDs as processes", layout.osds.len());
+        vec![format!(
+            "{processes}, {}+{}, on the disk, loopback, FUSE mount, all settings as they come",
+            layout.k, layout.m
+        )]
+    }
+
+    fn processes(&self) -> Vec<Process> {
+        let own = self.cluster.all();
+        let guests = self.others.iter().map(Guest::daemon).cloned();
+        let process = |daemon: crate::process::Daemon| {
+            let group = if daemon.name.starts_with(MOUNT) { Group::Client } else { Group::Daemons };
+            Some(Process { pid: daemon.pid()?, group, name: daemon.name })
+        };
+        own.into_iter().chain(guests).filter_map(process).collect()
+    }
+
+    fn parts(&mut self) -> Option<&mut dyn Parts> {
+        Some(self)
+    }
+}
+
+impl Parts for Trefoil {
+    fn mount_all(&mut self, count: u32) -> Outcome<Vec<PathBuf>> {
+        while self.others.len() + 1 < count as usize {
+            let name = format!("{MOUNT}-{}", self.others.len() + 2);
+            let point = self.area.with_file_name(&name);
+            self.others.push(self.cluster.mount_also(&name, &point, &self.interrupt)?);
+        }
+        let points = self.others.iter().map(|guest| guest.point().to_path_buf());
+        Ok(std::iter::once(self.area.clone()).chain(points).take(count as usize).collect())
+    }
+
+    fn unmount_others(&mut self) -> Outcome {
+        self.others.drain(..).try_for_each(|guest| guest.unmount(&self.cluster, &self.interrupt))
+    }
+
+    fn kill_one(&mut self) -> Outcome {
+        self.cluster.kill(&osd_name(VICTIM))
+    }
+
+    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
+        let begin = Instant::now();
+        self.cluster.start(&osd_name(VICTIM), &self.interrupt)?;
+        match self.cluster.wait_clean(deadline, &self.interrupt, |_| {}) {
+            Ok(()) => Ok(Some(begin.elapsed())),
+            Err(Error::Failed(_)) => Ok(None),
+            Err(interrupted) => Err(interrupted),
+        }
+    }
+}
