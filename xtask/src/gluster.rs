@@ -4,7 +4,7 @@
 //! several volumes can run at once. All of it ends when the [`Volume`] is dropped; [`sweep`] takes away what a process
 //! that was killed has left. Needs root and the package glusterfs-server.
 
-use crate::error::{Context, Outcome, ensure, fail};
+use crate::error::{Context, Error, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt};
 use crate::mounts;
 use crate::netns;
@@ -18,9 +18,10 @@ pub const BRICKS: usize = 3;
 /// The volume, and its address in its namespace.
 const VOLUME: &str = "ec";
 const ADDRESS: &str = "10.99.0.1";
-/// Bricks are online this soon after they were started, or they are started again, so often.
-const ONLINE_MAX: Duration = Duration::from_secs(20);
-const STARTS_MAX: usize = 6;
+/// Bricks are online this soon after they were started.
+const ONLINE_MAX: Duration = Duration::from_secs(120);
+/// glusterd starts only bricks that it has seen dead, so that it is asked again after this long.
+const START_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Clients and the healer connect to bricks that listen within this time.
 const CONNECTED_AFTER: Duration = Duration::from_secs(3);
 /// Commands of GlusterFS end within this time.
@@ -177,26 +178,23 @@ impl Volume {
     /// # Errors
     /// When one does not come up.
     pub fn start_bricks(&self) -> Outcome {
-        let mut last = Ok(());
-        // A brick that glusterd has not yet seen dead is not started: asked again, it is.
-        for _ in 0..STARTS_MAX {
+        let end = Instant::now() + ONLINE_MAX;
+        loop {
             self.gluster(&["volume", "start", VOLUME, "force"])?;
-            last = self.wait_online(BRICKS);
-            if last.is_ok() {
-                break;
+            match self.wait_online(BRICKS, START_AGAIN_AFTER) {
+                Err(Error::Failed(_)) if Instant::now() < end => {}
+                online => return online,
             }
-            self.interrupt.check()?;
         }
-        last
     }
 
     fn wait_bricks(&self, wanted: usize) -> Outcome {
-        self.wait_online(wanted)?;
+        self.wait_online(wanted, ONLINE_MAX)?;
         self.interrupt.sleep(CONNECTED_AFTER)
     }
 
-    fn wait_online(&self, wanted: usize) -> Outcome {
-        let end = Instant::now() + ONLINE_MAX;
+    fn wait_online(&self, wanted: usize, deadline: Duration) -> Outcome {
+        let end = Instant::now() + deadline;
         loop {
             let status = self.gluster(&["volume", "status", VOLUME, "--xml"])?.stdout;
             let bricks = status.split("<node>").filter(|node| node.contains("<path>/"));
@@ -205,18 +203,26 @@ impl Volume {
                 return Ok(());
             }
             ensure!(Instant::now() < end, "only {online} of {wanted} bricks are online");
-            self.interrupt.sleep(Duration::from_millis(500))?;
+            self.interrupt.sleep(Duration::from_millis(100))?;
         }
     }
 
     /// Asks the healer to begin with what is known to need it, or to look at everything if `full`.
     ///
     /// # Errors
-    /// When it does not take the request.
+    /// When it does not take the request for as long as a command may take.
     pub fn start_heal(&self, full: bool) -> Outcome {
+        self.retry(|volume| volume.ask_heal(full))
+    }
+
+    /// The same, asked once.
+    ///
+    /// # Errors
+    /// When it does not take the request: it does not while it is busy or a brick is away.
+    pub fn ask_heal(&self, full: bool) -> Outcome {
         let mut words = vec!["volume", "heal", VOLUME];
         words.extend(full.then_some("full"));
-        self.retry(|volume| volume.gluster(&words)).map(drop)
+        self.gluster(&words).map(drop)
     }
 
     /// Does `gluster volume heal info` count nothing on every brick? It runs this program, which the command cannot tell

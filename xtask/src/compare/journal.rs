@@ -8,6 +8,9 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
+/// Lines of an error that are kept: what failed comes first, and programs repeat themselves.
+const ERROR_LINES_MAX: usize = 4;
+
 /// Samples, and the file that they go to.
 pub struct Journal {
     /// Everything so far.
@@ -47,8 +50,9 @@ impl Journal {
     /// # Errors
     /// When it cannot be written.
     pub fn failed(&mut self, (cell, system, run): (&str, &str, u32), error: &str) -> Outcome {
+        let error = error.lines().take(ERROR_LINES_MAX).collect::<Vec<_>>().join("\n");
         println!("run {run}: {cell}: {system} FAILED: {error}");
-        let (cell, system, error) = (cell.to_owned(), system.to_owned(), Some(error.to_owned()));
+        let (cell, system, error) = (cell.to_owned(), system.to_owned(), Some(error));
         self.keep(Sample { cell, system, run, metrics: Metrics::new(), processes_mib: Vec::new(), error })
     }
 

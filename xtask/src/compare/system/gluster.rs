@@ -2,7 +2,7 @@
 
 use super::{Parts, Peer, System, VICTIM};
 use crate::compare::cpu::{Group, Process};
-use crate::error::Outcome;
+use crate::error::{Error, Outcome};
 use crate::exec::Interrupt;
 use crate::gluster::Volume;
 use crate::mounts;
@@ -25,6 +25,8 @@ const TUNED: [(&str, &str); 9] = [
 ];
 /// And of the mount.
 const TUNED_MOUNT: [&str; 1] = ["reader-thread-count=4"];
+/// The healer is asked to begin again after this long.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Answers of the healer in a row that count as whole: the first may come before it has begun.
 const QUIET: u32 = 2;
 
@@ -125,9 +127,7 @@ impl Parts for Gluster {
     fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
         let begin = Instant::now();
         self.volume.start_bricks()?;
-        self.volume.start_heal(false)?;
-        let mut whole_at = None;
-        let mut quiet = 0;
+        let (mut whole_at, mut quiet, mut asked) = (None, 0, None);
         while begin.elapsed() < deadline {
             if self.volume.is_healed()? {
                 let whole_at = *whole_at.get_or_insert_with(|| begin.elapsed());
@@ -137,6 +137,13 @@ impl Parts for Gluster {
                 }
             } else {
                 (whole_at, quiet) = (None, 0);
+                // Until it has a connection to the brick it passes by what it finds, and looks again after minutes.
+                if asked.is_none_or(|asked: Instant| asked.elapsed() > ASK_AGAIN_AFTER) {
+                    match self.volume.ask_heal(false) {
+                        Err(Error::Interrupted) => return Err(Error::Interrupted),
+                        Ok(()) | Err(Error::Failed(_)) => asked = Some(Instant::now()),
+                    }
+                }
             }
             self.interrupt.sleep(Duration::from_millis(200))?;
         }

@@ -2,6 +2,9 @@
 //!
 //! Debian's libfuse3-dev has other examples, but not this one, so it is built from Debian's source package of libfuse. Its
 //! list of sources is fetched into a directory of ours: apt's own settings and lists stay as they are.
+//!
+//! One thing is changed in it: files below are opened without O_DIRECT, for its buffers are not aligned as the disk needs
+//! them, and every direct write would fail. What is direct ends in the page cache then, as it does below the daemons.
 
 use super::plain::kind_of;
 use super::{Parts, Peer, System};
@@ -22,6 +25,10 @@ const MOUNT_MAX: Duration = Duration::from_secs(20);
 /// What building needs beside a C++ compiler.
 const NEEDS: [(&str, &str); 4] =
     [("/usr/include/fuse3/fuse.h", "libfuse3-dev"), ("pkg-config", "pkg-config"), ("g++", "g++"), ("xz", "xz-utils")];
+/// What libfuse's own build finds on Debian.
+const DEFINES: [&str; 3] = ["-DHAVE_UTIMENSAT", "-DHAVE_POSIX_FALLOCATE", "-DHAVE_SETXATTR"];
+/// Flags that it takes from those of the caller's files, and those that it takes here; so often.
+const FLAGS: (&str, &str, usize) = ("& ~O_NOFOLLOW", "& ~(O_NOFOLLOW | O_DIRECT)", 2);
 /// The program.
 const PROGRAM: &str = "passthrough_hp";
 
@@ -89,7 +96,7 @@ impl System for Passthrough {
 
     fn describe(&self) -> Vec<String> {
         vec![format!(
-            "{PROGRAM} of libfuse {}, built with -O2 from Debian's source package, over a directory of the disk ({})",
+            "{PROGRAM} of libfuse {}, built with -O2 from Debian's source package, files below opened without O_DIRECT, over a directory of the disk ({})",
             self.version,
             kind_of(self.area.with_file_name("source").as_path())
         )]
@@ -125,13 +132,23 @@ fn build(version: &str, bench: &Bench) -> Outcome<PathBuf> {
         return fail("Debian's source package fuse3 has no archive of the original sources");
     };
     step(Command::new("tar").arg("--strip-components=1").arg("-xf").arg(archive))?;
+    change(&dir.join("example/passthrough_hp.cc"), &dir.join("changed.cc"))?;
     let flags = step(Command::new("pkg-config").args(["--cflags", "--libs", "fuse3"]))?.stdout;
     let mut compiler = Command::new("g++");
-    compiler.args(["-O2", "-std=c++17", "-Iexample", "example/passthrough_hp.cc", "-o", "built", "-lpthread"]);
+    compiler.args(["-O2", "-std=c++17", "-Iexample", "changed.cc", "-o", "built", "-lpthread"]).args(DEFINES);
     step(compiler.args(flags.split_whitespace()))?;
     // In place only when it is whole.
     std::fs::rename(dir.join("built"), &program).doing(|| format!("cannot place {}", program.display()))?;
     Ok(program)
+}
+
+/// See the module.
+fn change(from: &Path, to: &Path) -> Outcome {
+    let (old, new, times) = FLAGS;
+    let source = std::fs::read_to_string(from).doing(|| format!("cannot read {}", from.display()))?;
+    let found = source.matches(old).count();
+    ensure!(found == times, "this version of {PROGRAM} opens files in {found} places instead of {times}");
+    std::fs::write(to, source.replace(old, new)).doing(|| format!("cannot write {}", to.display()))
 }
 
 /// Fetches the source package, by the sources of the release that runs here.
