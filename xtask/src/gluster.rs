@@ -18,6 +18,8 @@ pub const BRICKS: usize = 3;
 /// The volume, and its address in its namespace.
 const VOLUME: &str = "ec";
 const ADDRESS: &str = "10.99.0.1";
+/// Where sockets of commands lie. Not below the volume's directory: their names have at most 107 bytes.
+const SOCKETS: &str = "/run";
 /// Bricks are online this soon after they were started.
 const ONLINE_MAX: Duration = Duration::from_secs(120);
 /// glusterd starts only bricks that it has seen dead, so that it is asked again after this long.
@@ -37,7 +39,8 @@ pub struct Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         mounts::clear(&self.dir);
-        let _ = self.gluster_command(&["volume", "stop", VOLUME, "force"]).output();
+        let mut stop = self.gluster_command(&["volume", "stop", VOLUME, "force"]);
+        let _ = exec::run(&mut stop, COMMAND_MAX, &Interrupt::never());
         end_all(&self.dir);
         let _ = std::fs::remove_file(self.socket());
         let _ = Command::new("ip").args(["netns", "delete", &self.namespace]).output();
@@ -287,9 +290,8 @@ impl Volume {
         self.dir.join(format!("b{number}"))
     }
 
-    /// Not below its directory: the names of sockets have at most 107 bytes.
     fn socket(&self) -> PathBuf {
-        Path::new("/run").join(format!("{}.socket", self.namespace))
+        Path::new(SOCKETS).join(format!("{}.socket", self.namespace))
     }
 }
 

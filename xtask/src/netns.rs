@@ -176,12 +176,15 @@ pub fn prefix_of_this_process(purpose: &str) -> String {
 
 /// Takes away the networks of processes that were killed.
 pub fn sweep() {
-    let owner = |name: &str| -> Option<u32> { name.strip_prefix("trefoil")?.split('-').next()?.parse().ok() };
-    for name in namespaces() {
-        if owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = run("ip", &["netns", "delete", &name]);
-        }
+    for name in namespaces().iter().filter(|name| is_orphan(name)) {
+        let _ = run("ip", &["netns", "delete", name]);
     }
+}
+
+/// Does a name that [`prefix_of_this_process`] began come from a process that is gone?
+pub fn is_orphan(name: &str) -> bool {
+    let owner = name.strip_prefix("trefoil").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
 fn namespaces() -> Vec<String> {
@@ -215,4 +218,17 @@ pub fn check() -> Outcome {
         made.expect_err("not ok")
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_dead_processes_are_orphans() {
+        assert!(!is_orphan(&prefix_of_this_process("test")));
+        assert!(!is_orphan("trefoil-hub") && !is_orphan("docker0"));
+        // Above the largest pid that Linux gives.
+        assert!(is_orphan("trefoil4194305-compare-hub"));
+    }
 }

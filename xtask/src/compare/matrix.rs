@@ -38,8 +38,8 @@ impl Matrix<'_> {
     /// # Errors
     /// On Ctrl-C, or when nothing can be kept; failures of cells are in the journal.
     pub fn run(&mut self, cells: &[Cell], mut after: impl FnMut(&Journal) -> Outcome) -> Outcome {
-        if cells.iter().any(|cell| matches!(cell.work, Work::Fio(_) | Work::Dead(_))) {
-            self.once(cells[0].name, |loads, system| loads.prepare(system.area(), loads.files()))?;
+        if let Some(first) = cells.iter().find(|cell| matches!(cell.work, Work::Fio(_) | Work::Dead(_))) {
+            self.once(first.name, |loads, system| loads.prepare(system.area(), loads.files()))?;
         }
         for block in cells.chunk_by(|a, b| discriminant(&a.work) == discriminant(&b.work)) {
             match block[0].work {
@@ -97,11 +97,15 @@ impl Matrix<'_> {
         Ok(())
     }
 
-    /// Each cell by itself, so that its runs lie side by side.
+    /// Each cell by itself, so that its runs lie side by side; those with a part dead on systems of several.
     fn fio(&mut self, block: &[Cell]) -> Outcome {
         for cell in block.chunks(1) {
             self.each_run(cell, |loads, system, cell, _| {
-                let (Work::Fio(job) | Work::Dead(job)) = &cell[0].work else { return Ok(Vec::new()) };
+                let job = match &cell[0].work {
+                    Work::Fio(job) => job,
+                    Work::Dead(job) if system.parts().is_some() => job,
+                    _ => return Ok(Vec::new()),
+                };
                 let mounts = [system.area().to_path_buf()];
                 Ok(vec![(cell[0].name, loads.fio(system, job, &mounts, loads.files())?)])
             })?;
@@ -157,16 +161,7 @@ impl Matrix<'_> {
             write.arg("if=/dev/zero").arg(format!("of={}", area.join("goes-on").display()));
             loads.bench.run(write.args(["bs=4k", "count=1", "conv=fsync"]), GOES_ON_SECONDS_MAX).map(drop)
         })?;
-        for cell in block.chunks(1) {
-            self.each_run(cell, |loads, system, cell, _| {
-                let Work::Dead(job) = &cell[0].work else { return Ok(Vec::new()) };
-                if system.parts().is_none() {
-                    return Ok(Vec::new());
-                }
-                let mounts = [system.area().to_path_buf()];
-                Ok(vec![(cell[0].name, loads.fio(system, job, &mounts, loads.files())?)])
-            })?;
-        }
+        self.fio(block)?;
         self.once(block[0].name, |loads, system| {
             let area = system.area().to_path_buf();
             let Some(parts) = system.parts() else { return Ok(()) };

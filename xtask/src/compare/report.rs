@@ -85,6 +85,8 @@ const NOT_SHOWN: &str = "## What this does not show
   a network, and a network's latency is missing.
 * All data lies on one disk behind one page cache. Data that was just written is read from memory; cells marked cold begin
   with `sync; echo 3 > /proc/sys/vm/drop_caches`, which empties the kernel's caches but not those in the memory of daemons and clients.
+* Direct I/O on ext4 goes to the disk; what is direct on the other mounts may end in the page cache below them, so that shares of ext4
+  above 100% are possible.
 * Durability is not the same: `cargo xtask crash --peer glusterfs` shows what GlusterFS keeps of what it promised. By
   default GlusterFS answers writes, also direct ones, before it has sent them; ext4 and passthrough hold a single copy.
 * CPU is counted from before the load's start to after its end, its start-up included, in ticks of 10 ms. What of the machine is in

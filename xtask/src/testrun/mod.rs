@@ -15,6 +15,7 @@
 //! * [`heal`]: what was missed is made up for, on a new disk too.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
+//! * [`compare`]: the command that measures others beside us, for a few seconds.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
 //!
 //! Contract: every external step has a deadline; no process and no mount is left, Ctrl-C included.
@@ -22,6 +23,7 @@
 mod bad_disk;
 mod bad_input;
 mod bench;
+mod compare;
 mod fuzzing;
 mod heal;
 mod kills;
@@ -57,8 +59,8 @@ pub struct TestArgs {
     #[arg(long)]
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
-    /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, trefoil, fuzz; with a slash, also a part of the test's
-    /// name: fio/randwrite
+    /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, trefoil, compare, fuzz; with a slash, also a part of the
+    /// test's name: fio/randwrite
     filter: Option<String>,
 }
 
@@ -125,7 +127,7 @@ impl Bench {
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
 /// Groups that start clusters of their own.
-const OWN: [&str; 9] = ["trefoil", "two-mounts", "input", "disk", "heal", "scrub", "kill", "sick", "crash"];
+const OWN: [&str; 10] = ["trefoil", "two-mounts", "input", "disk", "heal", "scrub", "kill", "sick", "crash", "compare"];
 
 /// Runs the tests.
 ///
@@ -197,6 +199,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         let name =
             "faults at random for half a minute: everything promised is there, every object decodes from every pair";
         report.case("crash", name, || crash::short(&bench))?;
+    }
+    if report.wants("compare") {
+        compare::run(&bench, report)?;
     }
     Ok(())
 }
