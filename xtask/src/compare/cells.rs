@@ -32,8 +32,8 @@ impl Set {
                 file_mib: 8,
                 client_file_mib: 4,
                 dd_mib: 16,
-                names: 50,
-                tree_files: 30,
+                names: 30,
+                tree_files: 20,
                 heal_mib: 16,
             },
             Set::Quick => Sizes {

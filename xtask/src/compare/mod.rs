@@ -87,10 +87,8 @@ struct Plan {
 pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
     let bench = Bench::new(interrupt, false)?;
-    let base = bench.work.with_file_name("compare-work");
-    sweep(&base);
-    netns::sweep();
-    let work = Place::create(&base)?;
+    sweep(&bench);
+    let work = Place::create(&places(&bench))?;
     let begin = Instant::now();
     let origin = Origin::look(&plan.name, &command_line(), &work.0);
     let systems = plan.set_up(&work.0, &bench)?;
@@ -100,13 +98,13 @@ pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let archive = plan.pack(&work.0, &bench)?;
     let loads = Loads { bench: &bench, sizes: plan.sizes, archive };
     let mut matrix = Matrix { loads, systems, journal: Journal::create(&plan.out)? };
-    let write = |journal: &Journal, end: Option<(f64, f64)>| {
+    let publish = |journal: &Journal, end: Option<(f64, f64)>| {
         let (cells, sizes, samples) = (&plan.cells, &plan.sizes, &journal.samples);
         write(&plan.out, &Material { origin: &origin, cells, sizes, systems: &described, samples, end })
     };
-    let measured = matrix.run(&plan.cells, |journal| write(journal, None));
+    let measured = matrix.run(&plan.cells, |journal| publish(journal, None));
     let over = measured.is_ok().then(|| (origin::load_average(), begin.elapsed().as_secs_f64()));
-    write(&matrix.journal, over)?;
+    publish(&matrix.journal, over)?;
     println!("report: {}", plan.out.join("report.md").display());
     measured?;
     let failed = matrix.journal.samples.failures().count();
@@ -182,9 +180,15 @@ impl Drop for Place {
     }
 }
 
+/// Where the directories of all processes stand.
+pub fn places(bench: &Bench) -> PathBuf {
+    bench.work.with_file_name("compare-work")
+}
+
 /// Takes away what runs that were killed have left.
-fn sweep(base: &Path) {
-    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+pub fn sweep(bench: &Bench) {
+    netns::sweep();
+    for entry in std::fs::read_dir(places(bench)).into_iter().flatten().flatten() {
         let owner = entry.file_name().to_string_lossy().parse::<u32>();
         if owner.is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             system::sweep(&entry.path());
