@@ -51,6 +51,12 @@ impl Drop for Volume {
 pub fn sweep(dir: &Path) {
     mounts::clear(dir);
     end_all(dir);
+    for entry in std::fs::read_dir(SOCKETS).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".socket") && netns::is_orphan(&name) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn end_all(dir: &Path) {
