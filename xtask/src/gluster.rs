@@ -26,6 +26,8 @@ const ONLINE_MAX: Duration = Duration::from_secs(120);
 const START_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Clients and the healer connect to bricks that listen within this time.
 const CONNECTED_AFTER: Duration = Duration::from_secs(3);
+/// What was killed is gone within this time, or stuck in the kernel.
+const GONE_MAX: Duration = Duration::from_secs(10);
 /// Commands of GlusterFS end within this time.
 const COMMAND_MAX: Duration = Duration::from_secs(90);
 
@@ -39,8 +41,6 @@ pub struct Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         mounts::clear(&self.dir);
-        let mut stop = self.gluster_command(&["volume", "stop", VOLUME, "force"]);
-        let _ = exec::run(&mut stop, COMMAND_MAX, &Interrupt::never());
         end_all(&self.dir);
         let _ = std::fs::remove_file(self.socket());
         let _ = Command::new("ip").args(["netns", "delete", &self.namespace]).output();
@@ -59,9 +59,18 @@ pub fn sweep(dir: &Path) {
     }
 }
 
+/// SIGKILL to everything of it, and waits until it is gone: what still runs may put files into a directory that is removed.
 fn end_all(dir: &Path) {
-    for pid in pids(&[&below(dir)]) {
-        let _ = kill_process(pid, Signal::KILL);
+    let end = Instant::now() + GONE_MAX;
+    loop {
+        let left = pids(&[&below(dir)]);
+        if left.is_empty() || Instant::now() > end {
+            return;
+        }
+        for pid in left {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
