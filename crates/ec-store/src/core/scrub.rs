@@ -493,10 +493,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
     /// The answers of all in-sync shards, of one cut. `None`: not now.
     async fn answers(&self, object: ObjectId, at: u64, length: u64, seed: Option<u64>) -> Option<Vec<Answer>> {
         let mut known = Known::new();
-        for _ in 0..TRIES {
+        for turn in 0..TRIES {
             let mut answers = Vec::new();
-            let in_sync = self.in_sync()?;
-            for shard in in_sync.iter() {
+            let mut in_sync: Vec<ShardIndex> = self.in_sync()?.iter().collect();
+            let shift = turn % in_sync.len().max(1);
+            in_sync.rotate_left(shift);
+            for &shard in &in_sync {
                 let body = self.shard(|pg| pg.scrub_body(object, at, length as u32, seed, &known))?;
                 match self.ask_any(shard, body).await {
                     Some((RecoveryReply::Summed { exists, logical_end, fragment_end, corrupt, marks }, sums)) => {
@@ -505,10 +507,13 @@ impl<O: Outlet, M: Members> Way<O, M> {
                     _ => break,
                 }
             }
-            if answers.len() == in_sync.len() as usize {
+            if answers.len() == in_sync.len() {
                 let marks: Vec<&[SessionMark]> = answers.iter().map(|answer| &answer.marks[..]).collect();
                 match common_cut(Rules::default(), &marks) {
-                    Ok(_) => return Some(answers),
+                    Ok(_) => {
+                        answers.sort_unstable_by_key(|answer| answer.shard);
+                        return Some(answers);
+                    }
                     Err(greatest) => known = greatest,
                 }
             }

@@ -30,8 +30,8 @@ pub(super) struct Return {
     rebuilt: BTreeSet<ObjectId>,
     /// The list of what is to be rebuilt is durable here.
     complete: bool,
-    /// Rebuilding has begun and not ended in memory.
-    busy: BTreeSet<ObjectId>,
+    /// Rebuilding has begun and not ended in memory; with the sessions that were over when it began.
+    busy: BTreeMap<ObjectId, BTreeSet<SessionId>>,
     /// Rebuilt, and not yet known to be reported.
     unreported: BTreeSet<ObjectId>,
     /// Marks heard of with pieces: telling them makes cuts meet.
@@ -41,7 +41,7 @@ pub(super) struct Return {
 impl Return {
     /// Is the object being overwritten?
     pub fn is_busy(&self, object: ObjectId) -> bool {
-        self.busy.contains(&object)
+        self.busy.contains_key(&object)
     }
 
     /// May records be applied to the object, as far as rebuilding is concerned?
@@ -63,7 +63,11 @@ pub struct RebuiltPiece {
     pub logical_end: u64,
 }
 
-/// Are the pieces with these marks of one cut? `Ok`: which. Rule: JoinCut.
+/// Are the pieces with these marks, in the order in which they were asked for, of one cut? `Ok`: which. Rule: JoinCut.
+///
+/// A member that says nothing of a session has forgotten it, or has not met it yet. After another has said that the session
+/// is over, nothing can come from it any more, so whoever is asked then has all of it. Of a piece from before nobody can
+/// tell: the session may have come, written and gone since. Asked again in another order, pieces fit.
 ///
 /// # Errors
 /// The greatest marks known, which all members must learn before they are asked again.
@@ -73,11 +77,11 @@ pub fn common_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, BTreeM
     let mut fits = true;
     for &id in &sessions {
         let marks = || pieces.iter().map(|p| p.iter().find(|m| m.session == id));
-        // where one says that the session is over, one that knows nothing of it has nothing of it
-        let over = marks().flatten().any(|m| m.closed.is_some());
+        let over = marks().position(|m| m.is_some_and(|m| m.closed.is_some()));
+        fits &= over.is_none_or(|over| marks().take(over).all(|m| m.is_some()));
         let upto = |m: Option<&SessionMark>| match m {
             Some(m) if m.closed.is_some() => None,
-            None if over => None,
+            None if over.is_some() => None,
             other => Some(other.map_or(Seq::default(), |m| m.settled)),
         };
         let least = marks().filter_map(upto).min();
@@ -221,16 +225,22 @@ impl PgShard {
     pub fn next_to_rebuild(&mut self) -> Option<ObjectId> {
         self.next_wanted().or_else(|| {
             let next = self.ret.need.iter().copied().find(|o| self.may_rebuild(o))?;
-            self.ret.busy.insert(next);
+            self.begin_rebuild(next);
             Some(next)
         })
+    }
+
+    fn begin_rebuild(&mut self, object: ObjectId) {
+        let over = self.log.sessions.iter().filter(|(id, session)| session.is_over() || self.is_gone(**id));
+        let over = over.map(|(id, _)| *id).collect();
+        self.ret.busy.insert(object, over);
     }
 
     /// The next object to rebuild that sessions want: one whose records fill the journal.
     pub fn next_wanted(&mut self) -> Option<ObjectId> {
         let waiting = self.log.entries.values().filter(|e| !e.applied).map(|e| e.record.object);
         let next = waiting.take(256).find(|o| self.may_rebuild(o))?;
-        self.ret.busy.insert(next);
+        self.begin_rebuild(next);
         Some(next)
     }
 
@@ -243,7 +253,7 @@ impl PgShard {
     fn may_rebuild(&self, object: &ObjectId) -> bool {
         // Rule: JoinNeed
         let begins = self.ret.complete && (!self.view.is_joining() || self.has(Rule::JoinNeed));
-        let open = !self.ret.rebuilt.contains(object) && !self.ret.busy.contains(object);
+        let open = !self.ret.rebuilt.contains(object) && !self.ret.is_busy(*object);
         begins && open && self.ret.need.contains(object)
     }
 
@@ -255,7 +265,7 @@ impl PgShard {
 
     /// The rebuilding of every object that was begun is given up for now.
     pub fn put_all_back(&mut self) {
-        for object in std::mem::take(&mut self.ret.busy) {
+        for object in std::mem::take(&mut self.ret.busy).into_keys() {
             self.queue(object);
         }
     }
@@ -313,7 +323,8 @@ impl PgShard {
     }
 
     /// All of an object was rebuilt, of at least this cut. `end`: length of the fragment and end of user data, if the
-    /// object exists. False: records beyond the cut were applied before; it must be rebuilt again.
+    /// object exists. False: it must be rebuilt again, as records beyond the cut were applied before, or as a session ended
+    /// meanwhile of which the pieces say nothing.
     ///
     /// # Errors
     /// Those of the store.
@@ -324,13 +335,22 @@ impl PgShard {
         cut: &Cut,
         end: Option<(u64, u64)>,
     ) -> Result<bool, StoreError> {
-        self.ret.busy.remove(&object);
+        let over_before = self.ret.busy.remove(&object).unwrap_or_default();
         // Members forget a session that has ended once no record of it is left: the pieces hold all that it wrote, and a
-        // record of it that is still here must not be applied over what was written later.
+        // record of it that is still here must not be applied over what was written later. But only if it had ended
+        // before they were asked: it may have come, written and gone since.
         let mut cut = cut.clone();
+        let is_here = |id: SessionId| {
+            let mut records = self.log.entries.values().map(|entry| &entry.record);
+            records.any(|record| record.session == id && record.object == object)
+        };
         for (id, session) in &self.log.sessions {
-            if session.is_over() || self.is_gone(*id) {
-                cut.entry(*id).or_insert(None);
+            if !cut.contains_key(id) && (session.is_over() || self.is_gone(*id)) {
+                if over_before.contains(id) {
+                    cut.insert(*id, None);
+                } else if is_here(*id) {
+                    return Ok(false);
+                }
             }
         }
         let within = |id: &SessionId, seq: Seq| cut.get(id).is_some_and(|upto| upto.is_none_or(|upto| seq <= upto));
@@ -429,5 +449,27 @@ impl PgShard {
         let direct = log.is_some_and(|log| log.has_direct_before(super::Lsn(u64::MAX), range));
         let pinned = log.is_some_and(|log| log.pins > 0);
         self.view.is_in_sync() && !direct && !pinned && common_cut(self.log.rules, &all).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: SessionId = SessionId::new(7);
+
+    fn mark(closed: bool, settled: u64, last_applied: u64) -> SessionMark {
+        let closed = closed.then_some(EVERYTHING);
+        SessionMark { session: S, settled: Seq::new(settled), closed, last_applied: Seq::new(last_applied) }
+    }
+
+    #[test]
+    fn a_piece_from_before_a_session_that_is_over_by_now_does_not_fit() {
+        let (over, nothing) = ([mark(true, 3, 3)], []);
+        let cut = |pieces: &[&[SessionMark]]| common_cut(Rules::default(), pieces);
+        assert_eq!(cut(&[&over, &nothing]), Ok(Cut::from([(S, None)])), "asked when it was over: forgotten");
+        assert!(cut(&[&nothing, &over]).is_err(), "it may have come, written and gone between the two");
+        assert_eq!(cut(&[&nothing, &nothing]), Ok(Cut::new()));
+        assert!(cut(&[&nothing, &[mark(false, 3, 3)]]).is_err(), "a record that the first lacks");
     }
 }
