@@ -15,7 +15,7 @@ use crate::error::ClientError;
 use crate::session::{Answered, Term};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
-use protocol::namespace::{Attr, DirEntry, FileKind, NamespaceOp, RenameMode, Reply, SetAttr};
+use protocol::namespace::{Attr, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -257,7 +257,8 @@ impl Inner {
         match self.names.get(&parent) {
             None => Name::Unknown,
             Some(names) => {
-                let absent = if names.complete { Name::Free } else { Name::Unknown };
+                // Of a name that no file can have the service says more than that it is free.
+                let absent = if names.complete && name.len() <= NAME_BYTES_MAX { Name::Free } else { Name::Unknown };
                 names.known.get(name).copied().unwrap_or(absent)
             }
         }

@@ -236,6 +236,7 @@ fn what_was_made_here_is_known_and_so_is_what_is_not_there() {
     ask(&known, &mut world, &create(directory(0), b"d", FileKind::Directory)).expect("made");
     let made = known.lookup(ALONE, directory(0), b"d").expect("known").expect("there").gfid;
     assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Err(_))), "a new directory is empty");
+    assert!(known.lookup(ALONE, made, &[b'x'; NAME_BYTES_MAX + 1]).is_none(), "the service says ENAMETOOLONG");
     ask(&known, &mut world, &create(made, b"x", FileKind::Regular)).expect("made");
     assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Ok(_))));
     assert_eq!(known.attr(ALONE, made), world.files.get(&made).copied(), "told with the answer");
