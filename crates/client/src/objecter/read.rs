@@ -79,6 +79,11 @@ impl Failures {
         Ok(())
     }
 
+    /// Is it disks and checksums alone that leave too few shards?
+    fn is_damage(&self, pg: &PgIo, serves: impl Fn(ShardSet) -> bool) -> bool {
+        self.soft.is_empty() && !self.hard.is_empty() && !serves(pg.view().in_sync.minus(self.hard))
+    }
+
     /// Nothing can be asked: waits for what may help. `serves` says whether a set of shards would do.
     pub async fn wait(
         &mut self,
@@ -91,7 +96,7 @@ impl Failures {
             local.worker.sleep(SOFT_PAUSE * (1 << self.soft_rounds.min(5))).await;
             self.soft_rounds += 1;
             self.soft = ShardSet::EMPTY;
-        } else if !self.hard.is_empty() && !serves(pg.view().in_sync.minus(self.hard)) {
+        } else if self.is_damage(pg, serves) {
             self.hard_rounds += 1;
             if self.hard_rounds >= HARD_ROUNDS {
                 return Err(ClientError::Unreadable(pg.pg));
@@ -234,7 +239,20 @@ pub(super) async fn read_piece(
 ) -> Result<Bytes, ClientError> {
     let pg = local.pg_of(pool, object)?;
     let policy = if locked { ReadPolicy::Systematic } else { local.shared.config.read_policy };
-    Reader { local, pg, object, range, locked, policy }.run().await
+    let reader = Reader { local, pg, object, range, locked, policy };
+    match (reader.run().await, reader.middle()) {
+        // Damage on several shards may lie in different stripes, of which each has enough that is good.
+        (Err(ClientError::Unreadable(_)), Some(middle)) => {
+            let range = &reader.range;
+            let first = Box::pin(read_piece(local, pool, object, range.start..middle, locked)).await?;
+            let second = Box::pin(read_piece(local, pool, object, middle..range.end, locked)).await?;
+            let mut both = local.worker.pool().take(first.len() + second.len());
+            both.as_mut()[..first.len()].copy_from_slice(&first);
+            both.as_mut()[first.len()..].copy_from_slice(&second);
+            Ok(both.freeze())
+        }
+        (result, _) => result,
+    }
 }
 
 impl Reader<'_> {
@@ -245,6 +263,9 @@ impl Reader<'_> {
             let seen = self.pg.changed().version();
             let Some(plan) = self.plan(failures.excluded()) else {
                 let serves = |set| plan_read(self.pg.layout, &self.range, set, &Preference::SYSTEMATIC).is_some();
+                if self.middle().is_some() && failures.is_damage(&self.pg, serves) {
+                    return Err(ClientError::Unreadable(self.pg.pg));
+                }
                 failures.wait(self.local, &self.pg, seen, serves).await?;
                 continue;
             };
@@ -253,6 +274,14 @@ impl Reader<'_> {
                 Err(failure) => failures.add(self.local, &self.pg, failure)?,
             }
         }
+    }
+
+    /// Where a range of several stripes may be cut in two; `None` for one stripe.
+    fn middle(&self) -> Option<u64> {
+        let cover = self.pg.layout.stripe_cover(&self.range);
+        let stripe = self.pg.layout.profile().stripe_bytes();
+        let stripes = (cover.end - cover.start) / stripe;
+        (stripes > 1).then(|| cover.start + stripes / 2 * stripe)
     }
 
     fn plan(&self, excluded: ShardSet) -> Option<ReadPlan> {
