@@ -52,6 +52,17 @@ fn written(bench: &Bench, rig: &Rig) -> Outcome {
     bench.shell(rig.mount(), &line, 120).map(drop)
 }
 
+/// The files are right while a storage daemon is dead; then it comes back.
+fn compared_without(bench: &Bench, rig: &Rig, osd: usize) -> Outcome {
+    let name = osd_name(osd);
+    rig.cluster.kill(&name)?;
+    let outcome = compared(bench, rig);
+    rig.cluster.start(&name, &bench.interrupt)?;
+    limit(bench, rig, osd, 0)?;
+    outcome?;
+    rig.wait_clean(bench, SOON_SECONDS)
+}
+
 /// The mount gives the bytes written last, with no cache of the client left.
 fn compared(bench: &Bench, rig: &Rig) -> Outcome {
     rig.remount(bench)?;
@@ -122,12 +133,7 @@ fn told(bench: &Bench, rig: &Rig) -> Outcome {
     let rest = (after.objects, after.bytes, after.uncounted, after.seconds);
     ensure!(rest == (0, 0, 0, Some(0)), "a clean cluster tells of {after:?}");
     // what was rebuilt is needed when another dies
-    rig.cluster.kill("osd-0")?;
-    let outcome = compared(bench, rig);
-    rig.cluster.start("osd-0", &bench.interrupt)?;
-    limit(bench, rig, 0, 0)?;
-    outcome?;
-    rig.wait_clean(bench, SOON_SECONDS)
+    compared_without(bench, rig, 0)
 }
 
 fn killed_again(bench: &Bench, rig: &Rig) -> Outcome {
@@ -178,10 +184,5 @@ fn replaced(bench: &Bench, rig: &Rig) -> Outcome {
     let decoded = crash::decode_all(&rig.cluster)?;
     rig.cluster.start_all(&bench.interrupt)?;
     ensure!(decoded.compared_bytes >= MISSED_BYTES, "too little was decoded: {decoded:?}");
-    rig.cluster.kill("osd-1")?;
-    let outcome = compared(bench, rig);
-    rig.cluster.start("osd-1", &bench.interrupt)?;
-    limit(bench, rig, 1, 0)?;
-    outcome?;
-    rig.wait_clean(bench, SOON_SECONDS)
+    compared_without(bench, rig, 1)
 }
