@@ -5,11 +5,15 @@
 //! nobody needed. Several pools (the setting `pools`) keep threads from meeting on one lock; one pool behaves as
 //! GlusterFS's old iobuf pool. Memory is zero when allocated; a reused buffer holds old bytes, of which only those
 //! written over are ever exposed.
+//!
+//! Buffers of [`MAPPED_BYTES_MIN`] and more are mappings of their own: their pages are zeroed when first touched, not
+//! when allocated, and a freed one's memory is the system's again. The allocator keeps what it was given back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use memmap2::MmapMut;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::lock::{ContentionMutex, LockTable};
@@ -18,6 +22,9 @@ use crate::lock::{ContentionMutex, LockTable};
 pub const PAGE_BYTES: usize = 4096;
 /// Largest buffer, in bytes: one data segment at its largest.
 pub const BUFFER_BYTES_MAX: usize = 16 << 20;
+/// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000 mappings: a hundred times
+/// what pools may keep of the smallest.
+pub const MAPPED_BYTES_MIN: usize = 32 << 10;
 /// Size classes are powers of two from one page to the largest buffer.
 const CLASSES: usize = (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize + 1;
 
@@ -101,7 +108,7 @@ struct FreeLists {
 /// The free buffers of one size.
 #[derive(Default)]
 struct Class {
-    buffers: Vec<Box<[Page]>>,
+    buffers: Vec<Memory>,
     /// The least number of them since the pool was shrunk: so many nobody needed.
     unused: usize,
 }
@@ -132,17 +139,27 @@ impl Pool {
     pub fn take(self: &Arc<Self>, len: usize) -> PooledBuf {
         assert!(len <= BUFFER_BYTES_MAX, "buffer of {len} bytes asked for, at most {BUFFER_BYTES_MAX}");
         let class = class_of(len);
-        let pages = match self.reuse(class) {
-            Some(pages) => {
+        let memory = match self.reuse(class) {
+            Some(memory) => {
                 self.budget.give_back(class_bytes(class));
-                pages
+                memory
             }
-            None => new_pages(class_bytes(class) / PAGE_BYTES),
+            None => Memory::new(class_bytes(class)),
         };
-        PooledBuf { pages, len, home: Arc::clone(self) }
+        PooledBuf { memory, len, home: Arc::clone(self) }
     }
 
-    fn reuse(&self, class: usize) -> Option<Box<[Page]>> {
+    /// A buffer with these contents.
+    ///
+    /// # Panics
+    /// As [`Pool::take`].
+    pub fn copy_of(self: &Arc<Self>, contents: &[u8]) -> Bytes {
+        let mut buf = self.take(contents.len());
+        buf.as_mut().copy_from_slice(contents);
+        buf.freeze()
+    }
+
+    fn reuse(&self, class: usize) -> Option<Memory> {
         let mut free = self.free.lock();
         let class = &mut free.classes[class];
         let reused = class.buffers.pop();
@@ -155,10 +172,10 @@ impl Pool {
         self.budget.retained_bytes.load(Ordering::Relaxed)
     }
 
-    fn give_back(&self, pages: Box<[Page]>) {
-        let bytes = pages.len() * PAGE_BYTES;
+    fn give_back(&self, memory: Memory) {
+        let bytes = memory.as_bytes().len();
         if self.budget.take(bytes) {
-            self.free.lock().classes[class_of(bytes)].buffers.push(pages);
+            self.free.lock().classes[class_of(bytes)].buffers.push(memory);
         }
     }
 
@@ -174,9 +191,40 @@ impl Pool {
     }
 }
 
-/// Memory that the allocator gives as zeros, as a rule without writing them.
-fn new_pages(count: usize) -> Box<[Page]> {
-    <[Page]>::new_box_zeroed_with_elems(count).unwrap_or_else(|_| panic!("no memory for a buffer of {count} pages"))
+/// The memory of one buffer, page-aligned.
+enum Memory {
+    /// Only in a buffer that is being dropped.
+    Gone,
+    Allocated(Box<[Page]>),
+    Mapped(MmapMut),
+}
+
+impl Memory {
+    /// `bytes` zeros, a multiple of the page.
+    fn new(bytes: usize) -> Memory {
+        let memory = if bytes >= MAPPED_BYTES_MIN {
+            MmapMut::map_anon(bytes).ok().map(Memory::Mapped)
+        } else {
+            <[Page]>::new_box_zeroed_with_elems(bytes / PAGE_BYTES).ok().map(Memory::Allocated)
+        };
+        memory.unwrap_or_else(|| panic!("no memory for a buffer of {bytes} bytes"))
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Memory::Gone => &[],
+            Memory::Allocated(pages) => pages.as_bytes(),
+            Memory::Mapped(mapping) => mapping,
+        }
+    }
+
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Gone => &mut [],
+            Memory::Allocated(pages) => pages.as_mut_bytes(),
+            Memory::Mapped(mapping) => mapping,
+        }
+    }
 }
 
 fn class_of(len: usize) -> usize {
@@ -190,7 +238,7 @@ fn class_bytes(class: usize) -> usize {
 
 /// A page-aligned buffer that returns to its pool on drop.
 pub struct PooledBuf {
-    pages: Box<[Page]>,
+    memory: Memory,
     len: usize,
     home: Arc<Pool>,
 }
@@ -219,13 +267,13 @@ impl PooledBuf {
 
 impl AsRef<[u8]> for PooledBuf {
     fn as_ref(&self) -> &[u8] {
-        &self.pages.as_bytes()[..self.len]
+        &self.memory.as_bytes()[..self.len]
     }
 }
 
 impl AsMut<[u8]> for PooledBuf {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_bytes()[..self.len]
+        &mut self.memory.as_mut_bytes()[..self.len]
     }
 }
 
@@ -237,8 +285,8 @@ impl std::fmt::Debug for PooledBuf {
 
 impl Drop for PooledBuf {
     fn drop(&mut self) {
-        let pages = std::mem::take(&mut self.pages);
-        self.home.give_back(pages);
+        let memory = std::mem::replace(&mut self.memory, Memory::Gone);
+        self.home.give_back(memory);
     }
 }
 
@@ -265,6 +313,14 @@ mod tests {
             }
         }
         assert!(pool.retained_bytes() <= 1 << 20);
+    }
+
+    #[test]
+    fn new_memory_is_zero() {
+        for len in [PAGE_BYTES, MAPPED_BYTES_MIN, BUFFER_BYTES_MAX] {
+            let pool = Arc::new(Pool::new(0, &LockTable::default()));
+            assert!(pool.take(len).as_ref().iter().all(|&byte| byte == 0), "{len} bytes");
+        }
     }
 
     #[test]

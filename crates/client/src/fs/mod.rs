@@ -39,6 +39,7 @@ pub use names::{CreateMode, FsSize};
 use crate::error::ClientError;
 use crate::objecter::FileRef;
 use crate::session::{Client, ClientEvent, Term};
+use bytes::Bytes;
 use messenger::Worker;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, Timestamp};
@@ -187,6 +188,20 @@ impl FileSystem {
         self.spawn_until(self.deadline(), gfid, offset, f);
     }
 
+    /// A copy of what is to be written at this place of the file, in memory of the worker that [`FileSystem::spawn`] takes.
+    ///
+    /// # Panics
+    /// If `data` is longer than [`messenger::buffer::BUFFER_BYTES_MAX`].
+    pub fn copy_of(&self, gfid: Gfid, offset: u64, data: &[u8]) -> Bytes {
+        let pools = self.client.handle().pools();
+        pools.pool(self.nearest(gfid, offset)).copy_of(data)
+    }
+
+    /// The worker nearest to a place of a file.
+    fn nearest(&self, gfid: Gfid, offset: u64) -> usize {
+        self.client.worker_of(FileRef { gfid, pool: self.pool }, offset)
+    }
+
     /// As [`FileSystem::spawn`], for an operation that may wait for another program: it has no deadline.
     pub fn spawn_waiting<F, Fut>(&self, gfid: Gfid, f: F)
     where
@@ -252,8 +267,7 @@ impl FileSystem {
         Fut: Future<Output = ()> + 'static,
     {
         let fs = self.clone();
-        let at = self.client.worker_of(FileRef { gfid, pool: self.pool }, offset);
-        self.client.handle().spawn_on(at, move |worker: Worker| async move {
+        self.client.handle().spawn_on(self.nearest(gfid, offset), move |worker: Worker| async move {
             let Ok(backend) = Cluster::on(&fs.client, worker.clone()) else { return };
             let operation = f(LocalFs { shared: fs.shared, backend });
             match deadline {

@@ -2,7 +2,6 @@
 
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, errno};
-use bytes::Bytes;
 use client::fs::{CreateMode, SeekTo};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
@@ -97,7 +96,7 @@ impl Adapter {
         reply: ReplyWrite,
     ) {
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
-        let (caller, data) = (caller(req), Bytes::copy_from_slice(data));
+        let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
         self.run("write", file, offset, move |fs| async move {
             let len = data.len() as u32;
             match fs.write(file, offset, data, append, caller).await {
