@@ -8,7 +8,7 @@ use super::inode::{Need, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, own_caller};
 use crate::error::ClientError;
-use crate::objecter::join_all;
+use crate::objecter::{join_all, join_both};
 use bytes::Bytes;
 use protocol::Gfid;
 use protocol::lock::LockOwner;
@@ -170,9 +170,22 @@ impl<B: Backend> LocalFs<B> {
     /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`.
     pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
         let Some(inode) = self.shared.table.get(gfid) else { return self.sync_names(caller).await };
-        self.sync_data(&inode).await?;
+        // Times may be durable before the data that they tell of. A size may not: a loss of power in between would leave
+        // zeros at the end of the file.
+        if inode.with(|state| state.has_grown()) {
+            self.sync_data(&inode).await?;
+            self.sync_attrs(&inode, datasync, caller).await?;
+        } else {
+            let (data, attrs) = join_both(self.sync_data(&inode), self.sync_attrs(&inode, datasync, caller)).await;
+            data.and(attrs)?;
+        }
         self.shared.usage.forget(gfid);
-        self.flush_attrs(&inode).await?;
+        if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+    }
+
+    /// Sends what only this mount knows of the file's attributes, and waits until it is on the service's disk.
+    async fn sync_attrs(&self, inode: &Inode, datasync: bool, caller: Caller) -> Result<()> {
+        self.flush_attrs(inode).await?;
         let needed = inode.with(|state| state.take_unsynced());
         if (needed || !datasync)
             && let Err(error) = self.sync_names(caller).await
@@ -180,7 +193,7 @@ impl<B: Backend> LocalFs<B> {
             inode.with(|state| state.mark_unsynced());
             return Err(error);
         }
-        if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+        Ok(())
     }
 
     /// fsync of a directory, and the second half of a file's: what the service answered is on disk.

@@ -99,6 +99,8 @@ pub struct InodeState {
     size: u64,
     base_size: u64,
     write_end: u64,
+    /// The size that the service knows.
+    told_size: u64,
     /// The largest size that the kernel may believe in.
     shown: u64,
     /// Another client has made the file shorter than that: the kernel appends beyond the end.
@@ -136,6 +138,7 @@ impl InodeState {
             size: 0,
             base_size: 0,
             write_end: 0,
+            told_size: 0,
             shown: 0,
             cut_elsewhere: false,
             tail: Tail::Known(0),
@@ -278,6 +281,7 @@ impl InodeState {
         self.shown = attr.size;
         self.pool = attr.pool;
         self.size = attr.size;
+        self.told_size = attr.size;
         self.base_size = attr.size;
         self.write_end = attr.size;
         self.tail = Tail::Known(attr.size);
@@ -457,6 +461,7 @@ impl InodeState {
             self.tail = Tail::Known(size);
         }
         self.base_size = self.base_size.min(size);
+        self.told_size = size;
         self.size = size;
         self.write_end = size;
     }
@@ -516,6 +521,7 @@ impl InodeState {
         self.flushing = false;
         if sent {
             self.unsynced = true;
+            self.told_size = flush.set.size.unwrap_or(self.told_size);
             self.flushed_stamp = stamp;
             self.dirty &= self.change != flush.change;
         }
@@ -526,6 +532,11 @@ impl InodeState {
         if !self.dirty {
             (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
         }
+    }
+
+    /// Is it longer than the service knows?
+    pub fn has_grown(&self) -> bool {
+        self.size > self.told_size
     }
 
     /// Does the service's disk lack something about the size? Clears it: the caller syncs.

@@ -26,7 +26,7 @@ use protocol::{Gfid, ObjectId, PoolId};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
-pub(crate) use wait::join_all;
+pub(crate) use wait::{join_all, join_both};
 use write::ObjectEnds;
 
 /// Objects of one file worked on at once by operations over a whole file.
