@@ -10,15 +10,17 @@ use crate::mds::{self, MdsConfig, MdsError, MdsHandle};
 use crate::monitor::{self, MonitorConfig, MonitorError, MonitorHandle};
 use crate::osd::{self, OsdConfig, OsdError, OsdHandle};
 use crate::readiness;
-use cluster::PoolSpec;
+use cluster::{ControlError, PoolSpec};
+use ec_store::superblock::DataDirError;
 use messenger::http::{HttpError, HttpServer};
 use messenger::{Runtime, RuntimeConfig, RuntimeError};
+use metadata::StoreError;
 use protocol::OsdId;
 use protocol::monitor::ClusterStatus;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire};
+use std::time::{Duration, Instant};
 
 /// Why a role did not start.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,18 @@ pub enum StartError {
     Thread(std::io::Error),
 }
 
+impl StartError {
+    /// Another process has a directory that a role needs.
+    fn is_held(&self) -> bool {
+        match self {
+            Self::Monitor(MonitorError::Control(ControlError::InUse { .. })) => true,
+            Self::Mds(MdsError::Store(StoreError::Locked { .. })) => true,
+            Self::Osd { source, .. } => matches!(**source, OsdError::Data(DataDirError::Held { .. })),
+            _ => false,
+        }
+    }
+}
+
 /// The roles that run in this process.
 #[derive(Default)]
 pub struct Running {
@@ -61,6 +75,12 @@ pub struct Running {
 
 /// How long a whole cluster may take to begin to serve before it is announced all the same.
 const SERVING_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// How long a directory may stay another process's: one that was killed holds its locks until its last thread comes back
+/// from the disk.
+const HELD_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Pause between two attempts to start.
+const HELD_PAUSE: Duration = Duration::from_millis(100);
 
 /// The metadata service with what belongs to it.
 struct Mds {
@@ -82,18 +102,22 @@ impl Mds {
 
 /// Starts the roles that the configuration names: the monitor first, since the others ask it.
 ///
-/// `log`: what changes the process's log filter. Setting `cancel` ends a start that waits for the monitor.
+/// `log`: what changes the process's log filter. Setting `cancel` ends a start that waits for the monitor, or for the
+/// process that had its directory before, which may take 5 s to be gone.
 ///
 /// # Errors
 /// [`StartError`]; what was started until then is stopped again.
 pub fn start(config: &Config, log: Option<&Arc<Log>>, cancel: &Arc<AtomicBool>) -> Result<Running, StartError> {
-    let mut running = Running::default();
-    match running.start_all(config, log, cancel) {
-        Ok(()) => Ok(running),
-        Err(error) => {
-            running.stop();
-            Err(error)
+    let wait_until = Instant::now() + HELD_WAIT_MAX;
+    loop {
+        let mut running = Running::default();
+        let Err(error) = running.start_all(config, log, cancel) else { return Ok(running) };
+        running.stop();
+        if !error.is_held() || Instant::now() >= wait_until || cancel.load(Acquire) {
+            return Err(error);
         }
+        tracing::debug!(%error, "waits for the other process to end");
+        std::thread::sleep(HELD_PAUSE);
     }
 }
 
@@ -230,5 +254,32 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         osd_recovery_max_active: config.osd_recovery_max_active,
         osd_recovery_max_bytes_per_sec: config.osd_recovery_max_bytes_per_sec,
         ..OsdConfig::new(id, config.role_dir(&id.to_string()), listen, monitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn a_start_waits_for_the_directory_of_a_process_that_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let settings = Settings {
+            roles: Some(vec![Role::Monitor]),
+            data_dir: Some(dir.path().to_path_buf()),
+            monitor_addr: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            ..Settings::default()
+        };
+        let config = Config::new(settings).expect("valid settings");
+        let cancel = Arc::new(AtomicBool::new(false));
+        let first = start(&config, None, &cancel).expect("the first starts");
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| start(&config, None, &cancel));
+            std::thread::sleep(2 * HELD_PAUSE);
+            first.stop();
+            second.join().expect("no panic")
+        });
+        second.expect("the second starts").stop();
     }
 }
