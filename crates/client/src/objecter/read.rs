@@ -240,19 +240,17 @@ pub(super) async fn read_piece(
     let pg = local.pg_of(pool, object)?;
     let policy = if locked { ReadPolicy::Systematic } else { local.shared.config.read_policy };
     let reader = Reader { local, pg, object, range, locked, policy };
-    match (reader.run().await, reader.middle()) {
-        // Damage on several shards may lie in different stripes, of which each has enough that is good.
-        (Err(ClientError::Unreadable(_)), Some(middle)) => {
-            let range = &reader.range;
-            let first = Box::pin(read_piece(local, pool, object, range.start..middle, locked)).await?;
-            let second = Box::pin(read_piece(local, pool, object, middle..range.end, locked)).await?;
-            let mut both = local.worker.pool().take(first.len() + second.len());
-            both.as_mut()[..first.len()].copy_from_slice(&first);
-            both.as_mut()[first.len()..].copy_from_slice(&second);
-            Ok(both.freeze())
-        }
-        (result, _) => result,
-    }
+    let read = reader.run().await;
+    // Damage on several shards may lie in different stripes, of which each has enough that is good.
+    let cut_at = if matches!(read, Err(ClientError::Unreadable(_))) { reader.middle() } else { None };
+    let Some(middle) = cut_at else { return read };
+    let range = &reader.range;
+    let first = Box::pin(read_piece(local, pool, object, range.start..middle, locked)).await?;
+    let second = Box::pin(read_piece(local, pool, object, middle..range.end, locked)).await?;
+    let mut both = local.worker.pool().take(first.len() + second.len());
+    both.as_mut()[..first.len()].copy_from_slice(&first);
+    both.as_mut()[first.len()..].copy_from_slice(&second);
+    Ok(both.freeze())
 }
 
 impl Reader<'_> {
