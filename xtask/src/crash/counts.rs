@@ -40,6 +40,8 @@ pub struct Counts {
     pub subsets: u64,
     /// Bytes of fragments that were compared.
     pub compared_bytes: u64,
+    /// Objects that scrubs looked at in the running cluster.
+    pub scrubbed: u64,
 }
 
 impl Counts {
@@ -73,6 +75,7 @@ impl Counts {
             ("commits of git", self.git_commits, COMMITS_MIN * self.rounds),
             ("decoded objects", self.objects, OBJECTS_MIN * self.rounds),
             ("decodings", self.subsets, self.objects.max(1)),
+            ("scrubbed objects", self.scrubbed, OBJECTS_MIN * self.rounds),
         ];
         for (what, did, least) in wanted {
             ensure!(did >= least, "only {did} {what} in {} rounds, at least {least} are wanted: {self}", self.rounds);
@@ -98,10 +101,11 @@ impl fmt::Display for Counts {
         )?;
         write!(
             f,
-            "{} objects decoded from every k of their shards ({} decodings, {} MB compared): all equal",
+            "{} objects decoded from every k of their shards ({} decodings, {} MB compared): all equal; {} scrubbed: nothing found",
             self.objects,
             self.subsets,
-            self.compared_bytes >> 20
+            self.compared_bytes >> 20,
+            self.scrubbed
         )
     }
 }
@@ -122,6 +126,7 @@ mod tests {
             git_commits: 9,
             objects: 90,
             subsets: 270,
+            scrubbed: 90,
             ..Counts::default()
         };
         Fault::ALL.iter().for_each(|fault| counts.fault(fault.name()));
@@ -136,13 +141,14 @@ mod tests {
 
     #[test]
     fn each_count_is_needed() {
-        let lacks: [fn(&mut Counts); 8] = [
+        let lacks: [fn(&mut Counts); 9] = [
             |c| c.acks = 0,
             |c| c.fsyncs = 0,
             |c| c.fio_passes = 0,
             |c| c.sqlite_commits = 0,
             |c| c.git_commits = 0,
             |c| c.objects = 0,
+            |c| c.scrubbed = 0,
             |c| c.flipped = 0,
             |c| c.faults.clear(),
         ];

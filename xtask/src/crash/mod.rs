@@ -6,9 +6,9 @@
 //! * [`gluster`]: the same writers on a volume of GlusterFS. * [`counts`]: what a run did, and how little of it shows nothing.
 //!
 //! Contract: a round is load under faults; then no faults, a clean cluster, empty journals, a clean stop, the decoding
-//! of every object, a start, and the check of every promise. At most as many shards are damaged at a time as the code
-//! can lose. The seed decides which faults, on whom and for how long; what the processes do meanwhile is up to the
-//! machine. A run that did too little fails.
+//! of every object, a start, the check of every promise, and a deep scrub that finds nothing. At most as many shards are
+//! damaged at a time as the code can lose. The seed decides which faults, on whom and for how long; what the processes
+//! do meanwhile is up to the machine. A run that did too little fails.
 
 mod counts;
 mod damage;
@@ -38,6 +38,8 @@ const TRIMMED_MAX: Duration = Duration::from_secs(60);
 const TRIMMED_FOR: Duration = Duration::from_millis(1_500);
 /// Rounds in turn replace a disk and flip bytes.
 const ROUNDS_MIN: u64 = 2;
+/// A deep scrub of all objects takes at most so long.
+const SCRUB_SECONDS: u64 = 150;
 /// Faults of one round, one after the other, some in pairs.
 const STRIKES: u32 = 5;
 /// The client waits so long for daemons before it gives an error: longer than any fault and the return from it.
@@ -226,7 +228,24 @@ impl<'a> Arena<'a> {
         self.cluster.down(&self.bench.interrupt)?;
         self.counts.decoded(&decode_all(&self.cluster)?);
         self.cluster.start_all(&self.bench.interrupt)?;
-        self.load.verify(self.bench, &mut self.counts)
+        self.load.verify(self.bench, &mut self.counts)?;
+        self.scrub()
+    }
+
+    /// A deep scrub of everything finds nothing.
+    fn scrub(&mut self) -> Outcome {
+        let mut command = self.cluster.command("trefoil");
+        let said = self.bench.run(command.args(["scrub", "--deep", "--wait"]), SCRUB_SECONDS)?.stdout;
+        ensure!(said.contains("nothing open"), "a deep scrub says: {said}");
+        let listed = self.bench.run(self.cluster.command("trefoil").args(["scrub", "status"]), SCRUB_SECONDS)?.stdout;
+        let status = self.cluster.status(&self.bench.interrupt)?;
+        let total = |field: &str| -> u64 {
+            let osds = status["osds"].as_array().into_iter().flatten();
+            osds.filter_map(|osd| osd["scrub"][field].as_u64()).sum()
+        };
+        ensure!(total("found") == 0, "scrubs found {}: {listed}", total("found"));
+        self.counts.scrubbed += total("objects");
+        Ok(())
     }
 
     /// One fault or two at once, and their end.
