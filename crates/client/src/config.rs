@@ -71,6 +71,8 @@ pub struct ClientConfig {
     /// Bytes kept until all shards have them on disk; beyond half of it shards are asked to sync, at it writers wait.
     /// Default 128 MiB, counted with parity.
     pub client_unstable_bytes_max: usize,
+    /// Count locks, operations and times. Default true; off only to measure what it costs.
+    pub telemetry: bool,
     /// Which shards answer reads.
     pub read_policy: ReadPolicy,
     /// A read that a shard has not answered after this long also asks another one. Zero: never. Default 500 ms: well
@@ -90,6 +92,7 @@ impl ClientConfig {
             objecter_inflight_ops: 1024,
             objecter_inflight_op_bytes: 100 << 20,
             client_unstable_bytes_max: 128 << 20,
+            telemetry: true,
             read_policy: ReadPolicy::Systematic,
             hedge_delay: Duration::from_millis(500),
         }

@@ -7,6 +7,7 @@
 mod content;
 mod locks;
 mod names;
+mod times;
 
 use crate::convert::{errno, file_attr, gfid};
 use crate::options::MountSettings;
@@ -18,6 +19,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
+use messenger::OperationTable;
 use protocol::Gfid;
 use protocol::namespace::Attr;
 use std::ffi::OsStr;
@@ -25,6 +27,7 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+use times::{RequestKind, RequestTimes};
 
 /// Inode numbers are never reused, so one generation is enough.
 const GENERATION: Generation = Generation(0);
@@ -57,6 +60,7 @@ impl AdapterOptions {
 pub struct Adapter {
     fs: FileSystem,
     options: AdapterOptions,
+    times: RequestTimes,
     /// The kernel allows mmap of files that bypass its cache.
     direct_mmap: bool,
 }
@@ -93,9 +97,9 @@ impl Shape {
 }
 
 impl Adapter {
-    /// For a file system that is started.
-    pub fn new(fs: FileSystem, options: AdapterOptions) -> Self {
-        Self { fs, options, direct_mmap: false }
+    /// For a file system that is started; `operations` lists how long requests take.
+    pub fn new(fs: FileSystem, options: AdapterOptions, operations: &OperationTable) -> Self {
+        Self { fs, options, times: RequestTimes::new(operations), direct_mmap: false }
     }
 
     fn shape(&self) -> Shape {
@@ -103,22 +107,29 @@ impl Adapter {
     }
 
     /// Starts an operation near a file.
-    fn run<F, Fut>(&self, what: &'static str, place: Gfid, offset: u64, operation: F)
+    fn run<F, Fut>(&self, kind: RequestKind, place: Gfid, offset: u64, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + 'static,
     {
-        tracing::trace!(%place, offset, "{what}");
-        self.fs.spawn(place, offset, operation);
+        tracing::trace!(%place, offset, "{}", kind.name());
+        let stopwatch = self.times.of(kind).stopwatch();
+        self.fs.spawn(place, offset, move |fs| {
+            let answered = operation(fs);
+            async move {
+                answered.await;
+                drop(stopwatch);
+            }
+        });
     }
 
     /// Starts an operation whose answer is success or an error.
-    fn run_empty<F, Fut>(&self, what: &'static str, place: Gfid, reply: ReplyEmpty, operation: F)
+    fn run_empty<F, Fut>(&self, kind: RequestKind, place: Gfid, reply: ReplyEmpty, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), ClientError>> + 'static,
     {
-        self.run(what, place, 0, move |fs| async move {
+        self.run(kind, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(&error)),
@@ -127,13 +138,13 @@ impl Adapter {
     }
 
     /// Starts an operation whose answer is a name's file.
-    fn run_entry<F, Fut>(&self, what: &'static str, place: Gfid, reply: ReplyEntry, operation: F)
+    fn run_entry<F, Fut>(&self, kind: RequestKind, place: Gfid, reply: ReplyEntry, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Attr, ClientError>> + 'static,
     {
         let shape = self.shape();
-        self.run(what, place, 0, move |fs| async move {
+        self.run(kind, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(attr) => shape.entry(&attr, reply),
                 Err(error) => reply.error(errno(&error)),
@@ -142,12 +153,12 @@ impl Adapter {
     }
 
     /// Starts an operation whose answer is bytes that the caller may have asked only the number of.
-    fn run_xattr<F, Fut>(&self, what: &'static str, place: Gfid, size: u32, reply: ReplyXattr, operation: F)
+    fn run_xattr<F, Fut>(&self, kind: RequestKind, place: Gfid, size: u32, reply: ReplyXattr, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Vec<u8>, ClientError>> + 'static,
     {
-        self.run(what, place, 0, move |fs| async move {
+        self.run(kind, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
                 Ok(bytes) if bytes.len() <= size as usize => reply.data(&bytes),
@@ -312,7 +323,7 @@ impl Filesystem for Adapter {
 
     fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let (file, owner) = (gfid(ino), protocol::lock::LockOwner(lock_owner.0));
-        self.run_empty("flush", file, reply, move |fs| async move { fs.flush(file, owner).await });
+        self.run_empty(RequestKind::Flush, file, reply, move |fs| async move { fs.flush(file, owner).await });
     }
 
     fn release(
@@ -326,12 +337,17 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let file = gfid(ino);
-        self.run_empty("release", file, reply, move |fs| async move { fs.release(file).await });
+        self.run_empty(RequestKind::Release, file, reply, move |fs| async move { fs.release(file).await });
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let (file, caller) = (gfid(ino), crate::convert::caller(req));
-        self.run_empty("fsync", file, reply, move |fs| async move { fs.fsync(file, datasync, caller).await });
+        self.run_empty(
+            RequestKind::Fsync,
+            file,
+            reply,
+            move |fs| async move { fs.fsync(file, datasync, caller).await },
+        );
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -347,7 +363,7 @@ impl Filesystem for Adapter {
     }
 
     fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.run_empty("releasedir", gfid(ino), reply, move |fs| async move {
+        self.run_empty(RequestKind::ReleaseDir, gfid(ino), reply, move |fs| async move {
             fs.closedir(fh.0);
             Ok(())
         });
@@ -355,7 +371,7 @@ impl Filesystem for Adapter {
 
     fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let caller = crate::convert::caller(req);
-        self.run_empty("fsyncdir", gfid(ino), reply, move |fs| async move { fs.sync_names(caller).await });
+        self.run_empty(RequestKind::FsyncDir, gfid(ino), reply, move |fs| async move { fs.sync_names(caller).await });
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
@@ -381,7 +397,13 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let (file, caller) = (gfid(ino), crate::convert::caller(req));
-        self.run_xattr("listxattr", file, size, reply, move |fs| async move { fs.listxattr(file, caller).await });
+        self.run_xattr(
+            RequestKind::ListXattr,
+            file,
+            size,
+            reply,
+            move |fs| async move { fs.listxattr(file, caller).await },
+        );
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

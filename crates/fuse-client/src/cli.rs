@@ -91,6 +91,9 @@ struct MountArgs {
     /// Where to serve /metrics over HTTP for Prometheus, IP:PORT [default: nowhere]
     #[arg(long, env = "TREFOIL_FUSE_HTTP_LISTEN", value_name = "ADDR")]
     http_listen: Option<String>,
+    /// Count locks, operations and times; false only to measure what it costs [default: true]
+    #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
+    telemetry: Option<String>,
     /// Where to log instead of standard error
     #[arg(long)]
     log_file: Option<PathBuf>,
@@ -138,6 +141,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("read_policy", args.read_policy),
         ("timeout", args.timeout),
         ("http_listen", args.http_listen),
+        ("telemetry", args.telemetry),
     ];
     for (name, value) in flags {
         if let Some(value) = value {
@@ -216,6 +220,7 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("read_ahead_kib={}", settings.read_ahead_kib));
     list.push(format!("read_policy={}", settings.read_policy));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
+    list.push(format!("telemetry={}", settings.telemetry));
     list.extend(settings.http_listen.map(|address| format!("http_listen={address}")));
     args.extend(["-o".into(), list.join(",").into()]);
     if let Some(log) = &settings.log_file {
@@ -274,7 +279,8 @@ mod tests {
     #[test]
     fn the_background_process_gets_the_same_settings() {
         let line = ["fuse-client", "mount", "--daemon", "h:1", "/mnt", "--trace", "--log-file", "/tmp/log", "-o"];
-        let settings = mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25"]].concat());
+        let settings =
+            mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25,telemetry=false"]].concat());
         let args = [vec![OsString::from("fuse-client")], background_args(&settings)].concat();
         let Ok(Action::Mount(again)) = parse(args) else { panic!("no mount") };
         assert_eq!(*again, MountSettings { daemon: false, ..settings });

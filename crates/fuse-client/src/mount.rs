@@ -95,6 +95,7 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     let mut config = ClientConfig::new(settings.address.clone(), name);
     config.timeout = settings.timeout;
     config.read_policy = settings.read_policy;
+    config.telemetry = settings.telemetry;
     let (sender, receiver) = channel();
     let connect = move || drop(sender.send(Client::connect(config)));
     thread::Builder::new().name("connect".into()).spawn(connect).map_err(MountError::Daemon)?;
@@ -107,7 +108,7 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
 
 /// Mounts, answers requests, and returns when the mount is gone.
 fn serve(settings: &MountSettings, dir: &Path, fs: &FileSystem, jobs: Jobs) -> Result<(), MountError> {
-    let adapter = Adapter::new(fs.clone(), AdapterOptions::of(settings));
+    let adapter = Adapter::new(fs.clone(), AdapterOptions::of(settings), fs.client().handle().operations());
     let fd = device::mount(settings, dir)?;
     let undo = |error: io::Error| {
         drop(mountpoint::unmount_now(dir, true));

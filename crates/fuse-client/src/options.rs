@@ -60,6 +60,8 @@ pub struct MountSettings {
     pub timeout: Duration,
     /// Where `/metrics` is served over HTTP; nowhere by default.
     pub http_listen: Option<SocketAddr>,
+    /// Count locks, operations and times. Default true; off only to measure what it costs.
+    pub telemetry: bool,
     /// Where a background mount logs.
     pub log_file: Option<PathBuf>,
     /// Log every operation.
@@ -83,6 +85,7 @@ impl MountSettings {
             read_policy: ReadPolicy::default(),
             timeout: Duration::from_secs(30),
             http_listen: None,
+            telemetry: true,
             log_file: None,
             trace: false,
             kernel: KernelOptions::default(),
@@ -142,6 +145,9 @@ impl MountSettings {
                     .parse()
                     .map_err(|_| format!("http_listen={value}: not an address, such as 127.0.0.1:9283"))?;
                 self.http_listen = Some(address);
+            }
+            ("telemetry", Some(value)) => {
+                self.telemetry = value.parse().map_err(|_| format!("telemetry={value}: neither true nor false"))?;
             }
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
             _ => {

@@ -39,6 +39,7 @@ enum Outcome {
 #[derive(Debug)]
 struct Pending {
     generation: u32,
+    began: Instant,
     deadline: Instant,
     outcome: Outcome,
 }
@@ -150,9 +151,12 @@ impl Core {
         }
     }
 
-    /// Gives a reply to its call; the waker is to be woken outside the lock. A late reply is dropped.
-    pub(crate) fn complete(&mut self, reply: Message) -> Option<Waker> {
-        self.settle(reply.id, Ok(reply))
+    /// Gives a reply to its call; the waker is to be woken outside the lock. Also says when the call began; a late reply is
+    /// dropped.
+    pub(crate) fn complete(&mut self, reply: Message) -> (Option<Waker>, Option<Instant>) {
+        let waiting = self.pending_mut(reply.id).filter(|pending| matches!(pending.outcome, Outcome::Waiting(_)));
+        let began = waiting.map(|pending| pending.began);
+        (self.settle(reply.id, Ok(reply)), began)
     }
 
     fn ids(&self) -> Vec<u64> {
@@ -333,14 +337,15 @@ impl Connection {
         if let Err(error) = check_lengths(&message, &self.shared.config.limits) {
             return Call::failed(self, CallError::TooLong(error));
         }
-        let deadline = Instant::now() + deadline;
+        let began = Instant::now();
+        let deadline = began + deadline;
         let mut core = self.core();
         if core.closed {
             return Call::failed(self, CallError::Closed);
         }
         core.generation = core.generation.wrapping_add(1).max(1);
         let generation = core.generation;
-        let key = core.pending.insert(Pending { generation, deadline, outcome: Outcome::Waiting(None) });
+        let key = core.pending.insert(Pending { generation, began, deadline, outcome: Outcome::Waiting(None) });
         let id = call_id(key, generation);
         core.unanswered += 1;
         core.earliest = Some(core.earliest.map_or(deadline, |at| at.min(deadline)));

@@ -21,6 +21,7 @@ use crate::connection::{Connection, USER_FLAGS};
 use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};
 use crate::handshake::{self, AUTH_NONE, Answer, FEATURES, Hello, Refusal, Resume, Welcome};
 use crate::listener::{self, Listening};
+use crate::operation::Operation;
 use crate::reactor::{Causes, Next};
 use crate::runtime::Handle;
 use crate::service::{CloseReason, ConnState, ConnectConfig, PeerInfo, Service, StateEvent};
@@ -117,6 +118,8 @@ pub(crate) struct Driver {
     role: Role,
     link: Link,
     last_rx: Instant,
+    /// The turn in which bytes were read last.
+    read_at: Instant,
     /// Since when the peer owes something.
     owed_since: Option<Instant>,
     pinged: bool,
@@ -138,6 +141,7 @@ impl Driver {
             role,
             link: Link::Waiting { until },
             last_rx: now,
+            read_at: now,
             owed_since: None,
             pinged: false,
             frame_since: None,
@@ -229,7 +233,8 @@ impl Driver {
                     Some(frame) => {
                         messages += 1;
                         self.frame_since = None;
-                        dispatch(cx, &self.connection, wire, frame, now)?;
+                        let at = Moment { now, read: self.read_at };
+                        dispatch(cx, &self.connection, wire, frame, at)?;
                         if let Role::Connecting(connector) = &mut self.role {
                             connector.attempts = 0;
                         }
@@ -253,7 +258,7 @@ impl Driver {
                 bytes += count;
                 cx.worker.counters().bytes_in.add(count as u64);
                 cx.counters.bytes_in.add(count as u64);
-                self.last_rx = now;
+                (self.last_rx, self.read_at) = (now, now);
                 self.pinged = false;
             }
         }
@@ -367,8 +372,17 @@ impl Driver {
     }
 }
 
+/// The time for the frames of one turn.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// When the turn began.
+    now: Instant,
+    /// When the turn began that read the frame's last bytes.
+    read: Instant,
+}
+
 /// Hands one frame on.
-fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame, now: Instant) -> Result<(), Fault> {
+fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame, at: Moment) -> Result<(), Fault> {
     let Frame { seq, ack, mut message } = frame;
     let counters = cx.worker.counters();
     let mut core = connection.core();
@@ -389,7 +403,7 @@ fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame,
         return Err(Fault::Frame(FrameError::Sequence { expected, got: 0 }));
     }
     let arrival =
-        core.session.arrive(seq, ack, message.wire_bytes(), now, connection.config()).map_err(Fault::Frame)?;
+        core.session.arrive(seq, ack, message.wire_bytes(), at.now, connection.config()).map_err(Fault::Frame)?;
     if arrival == Arrival::Duplicate {
         counters.duplicates.add(1);
         return Ok(());
@@ -398,8 +412,9 @@ fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame,
     cx.counters.messages.add(1);
     if message.is_reply() {
         message.flags &= USER_FLAGS;
-        let waker = core.complete(message);
+        let (waker, began) = core.complete(message);
         drop(core);
+        time(&cx.worker.message_times().call, began);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -412,7 +427,15 @@ fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame,
         connection.take(&mut core, &message);
     }
     drop(core);
+    time(&cx.worker.message_times().queue, Some(at.read));
     cx.worker.guard("a message handler", || cx.service.on_message(cx.worker, connection, message)).ok_or(Fault::Panic)
+}
+
+/// Counts what began then and ends now; no clock is read if nobody wants to know.
+fn time(operation: &Operation, began: Option<Instant>) {
+    if let Some(began) = began.filter(|_| operation.is_timed()) {
+        operation.record(began, Instant::now());
+    }
 }
 
 mod link;

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 
 use crate::connections::ListenerStats;
 use crate::counters::{POLL_EVENTS_BOUNDS, WorkerStats};
 use crate::frame::FrameError;
+use crate::operation::OperationStats;
 use crate::telemetry::{LOCK_FIGURES, Rule, TelemetryReport, Unit};
 
 /// The content type of the text.
@@ -25,6 +27,7 @@ pub fn render(reports: &[TelemetryReport]) -> String {
         }
     }
     polls(&mut text, reports);
+    operations(&mut text, reports);
     sessions(&mut text, reports);
     let help = "Frames refused, by reason.";
     let mut family = text.family("trefoil_worker_", "frame_errors", Unit::Count, Rule::Counter, help);
@@ -88,7 +91,7 @@ fn sessions(text: &mut Text, reports: &[TelemetryReport]) {
     }
 }
 
-/// The one histogram: buckets, sum and count of one name.
+/// Polls as a histogram: buckets, sum and count of one name.
 fn polls(text: &mut Text, reports: &[TelemetryReport]) {
     const NAME: &str = "trefoil_worker_poll_events";
     text.head(NAME, "histogram", "Readiness events that a poll of the reactor returned.");
@@ -104,6 +107,31 @@ fn polls(text: &mut Text, reports: &[TelemetryReport]) {
         text.sample(&format!("{NAME}_sum"), &labels, worker.events, Unit::Count);
         // Of the buckets, not the counter of polls: it may have moved on since the buckets were read.
         text.sample(&format!("{NAME}_count"), &labels, count, Unit::Count);
+    }
+}
+
+/// Bounds of durations, as powers of two of nanoseconds: 1 us to 34 s, each twice the one before. Finer ones, as
+/// `trefoil profile` has them, would be eight times as many lines.
+const TIME_BITS: RangeInclusive<u32> = 10..=35;
+
+/// Operations as histograms: those that never happened too, so that rates begin with the first.
+fn operations(text: &mut Text, reports: &[TelemetryReport]) {
+    const NAME: &str = "trefoil_operation_seconds";
+    text.head(NAME, "histogram", "How long operations took in seconds, by layer of the stack and operation.");
+    for report in reports {
+        for OperationStats { layer, name, times } in &report.operations {
+            let labels = [("role", report.name.as_str()), ("layer", layer.name()), ("operation", name)];
+            let mut bucket = |bound: &str, count| {
+                let [role, layer, operation] = labels;
+                text.sample(&format!("{NAME}_bucket"), &[role, layer, operation, ("le", bound)], count, Unit::Count);
+            };
+            for bits in TIME_BITS {
+                bucket(&((1u64 << bits) as f64 / 1e9).to_string(), times.below(bits));
+            }
+            bucket("+Inf", times.calls());
+            text.sample(&format!("{NAME}_sum"), &labels, times.sum_ns(), Unit::Nanoseconds);
+            text.sample(&format!("{NAME}_count"), &labels, times.calls(), Unit::Count);
+        }
     }
 }
 
@@ -166,8 +194,10 @@ fn escaped(label: &str) -> String {
 mod tests {
     use super::*;
     use crate::lock::LockStats;
+    use crate::operation::{Layer, OperationTable};
     use placement::threads::{Mapping, PlacementConfig};
     use std::collections::HashMap;
+    use std::time::{Duration, Instant};
 
     fn sample_reports() -> Vec<TelemetryReport> {
         let mut worker = WorkerStats { messages_in: 7, busy_ns: 1_500_000_000, events: 5, ..WorkerStats::default() };
@@ -182,8 +212,14 @@ mod tests {
             seats: 3,
             connections: Vec::new(),
         };
+        let table = OperationTable::default();
+        let (operation, t0) = (table.operation(Layer::Pg, "write"), Instant::now());
+        for ns in [500, 3_000, 60_000_000_000] {
+            operation.record(t0, t0 + Duration::from_nanos(ns));
+        }
         let report = TelemetryReport {
             name: "osd.0".into(),
+            operations: table.stats(),
             listeners: vec![listener(1), listener(2)],
             locks: vec![lock],
             workers: vec![worker.clone(), worker],
@@ -234,6 +270,12 @@ mod tests {
             "trefoil_worker_poll_events_sum{role=\"osd.0\",worker=\"0\"} 5",
             "trefoil_listener_sessions{role=\"osd.0\",mapping=\"lcam\"} 4",
             "trefoil_listener_seats{role=\"mds\",mapping=\"lcam\"} 6",
+            "trefoil_operation_seconds_bucket{role=\"osd.0\",layer=\"pg\",operation=\"write\",le=\"0.000001024\"} 1",
+            "trefoil_operation_seconds_bucket{role=\"osd.0\",layer=\"pg\",operation=\"write\",le=\"0.000004096\"} 2",
+            "trefoil_operation_seconds_bucket{role=\"osd.0\",layer=\"pg\",operation=\"write\",le=\"34.359738368\"} 2",
+            "trefoil_operation_seconds_bucket{role=\"osd.0\",layer=\"pg\",operation=\"write\",le=\"+Inf\"} 3",
+            "trefoil_operation_seconds_sum{role=\"mds\",layer=\"pg\",operation=\"write\"} 60.0000035",
+            "trefoil_operation_seconds_count{role=\"mds\",layer=\"pg\",operation=\"write\"} 3",
             "trefoil_worker_poll_events_count{role=\"osd.0\",worker=\"0\"} 3",
         ] {
             assert!(text.lines().any(|found| found == line), "`{line}` is not in:\n{text}");

@@ -16,6 +16,7 @@ use crate::buffer::{PoolConfig, Pools};
 use crate::channel::{Gone, block_on, oneshot};
 use crate::listener::Listening;
 use crate::lock::{ContentionMutex, LockTable};
+use crate::operation::OperationTable;
 use crate::reactor::Causes;
 use crate::telemetry::TelemetryReport;
 use crate::worker::{Command, Worker, WorkerShared, thread_main};
@@ -39,7 +40,7 @@ pub struct RuntimeConfig {
     pub pools: PoolConfig,
     /// How long [`Runtime::shutdown`] goes on sending what is queued.
     pub drain_max: Duration,
-    /// Count and time what costs something: locks, time and CPU of workers. Off only to measure what it costs.
+    /// Count and time what costs something: locks, operations, time and CPU of workers. Off only to measure what it costs.
     pub telemetry: bool,
     /// How many readiness events a worker takes at once, besides the one that other threads wake it by. With
     /// [`MaxEvents::Auto`], the default, it follows the connections of the runtime as they come and go.
@@ -83,6 +84,7 @@ struct Shared {
     blocking: BlockingPool,
     pools: Pools,
     locks: LockTable,
+    operations: OperationTable,
     began: Instant,
     next_id: AtomicU64,
     shutting_down: AtomicBool,
@@ -178,6 +180,11 @@ impl Handle {
         &self.shared.locks
     }
 
+    /// The table in which whoever runs on this runtime lists what it times.
+    pub fn operations(&self) -> &OperationTable {
+        &self.shared.operations
+    }
+
     /// What the runtime has done so far.
     pub fn stats(&self) -> TelemetryReport {
         let now = Instant::now();
@@ -187,6 +194,7 @@ impl Handle {
             enabled: self.shared.config.telemetry,
             elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
             locks: self.shared.locks.stats(),
+            operations: self.shared.operations.stats(),
             workers: self.shared.workers.iter().map(|worker| worker.stats(now)).collect(),
             blocking_threads: self.shared.blocking.threads() as u64,
             blocking_panics: self.shared.blocking.panics() as u64,
@@ -291,6 +299,7 @@ impl Runtime {
             shutting_down: AtomicBool::new(false),
             listeners: ContentionMutex::new(&locks, "runtime listeners", Vec::new()),
             connections: AtomicUsize::new(0),
+            operations: OperationTable::new(config.telemetry),
             config,
             locks,
         };

@@ -1,14 +1,20 @@
-//! What a runtime can tell of itself: its locks, its workers and its connections, in one report that travels and can be compared
-//! with a later one.
+//! What a runtime can tell of itself: its locks, operations, workers and connections, in one report that travels and can be
+//! compared with a later one.
 //!
 //! Contract: everything here is a plain value. Figures are declared once, with name, unit, rule and description
 //! ([`WorkerStats::FIGURES`], [`LOCK_FIGURES`]); tables, JSON and metrics all come from there.
 
+use bytes::Bytes;
+use protocol::Kind;
 use serde::{Deserialize, Serialize};
 
+use crate::connection::Connection;
 use crate::connections::ListenerStats;
 use crate::counters::WorkerStats;
+use crate::frame::Message;
 use crate::lock::LockStats;
+use crate::operation::OperationStats;
+use crate::worker::Worker;
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +109,14 @@ pub const LOCK_FIGURES: [LockFigure; 7] = [
 pub struct TelemetryReport {
     /// Name of the runtime: the role, as "osd.0".
     pub name: String,
-    /// False if optional counting is off: then `locks` is empty, and times are zero.
+    /// False if optional counting is off: then `locks` and `operations` are empty, and times are zero.
     pub enabled: bool,
     /// Time since the runtime started, in nanoseconds.
     pub elapsed_ns: u64,
     /// Locks by name.
     pub locks: Vec<LockStats>,
+    /// Operations, from the top of the stack.
+    pub operations: Vec<OperationStats>,
     /// One entry per worker.
     pub workers: Vec<WorkerStats>,
     /// I/O threads alive.
@@ -136,6 +144,10 @@ impl TelemetryReport {
             Some(then) => now.since(then),
             None => now.clone(),
         };
+        let operation = |now: &OperationStats| match earlier.operations.iter().find(|then| now.is_same(then)) {
+            Some(then) => now.since(then),
+            None => now.clone(),
+        };
         let listener = |now: &ListenerStats| match earlier.listeners.iter().find(|then| then.id == now.id) {
             Some(then) => now.since(then),
             None => now.clone(),
@@ -143,11 +155,22 @@ impl TelemetryReport {
         TelemetryReport {
             elapsed_ns: self.elapsed_ns - earlier.elapsed_ns,
             locks: self.locks.iter().map(lock).collect(),
+            operations: self.operations.iter().map(operation).collect(),
             workers: self.workers.iter().zip(&earlier.workers).map(|(now, then)| now.since(then)).collect(),
             listeners: self.listeners.iter().map(listener).collect(),
             ..self.clone()
         }
     }
+}
+
+/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime has counted; false if the message is none.
+pub fn answer(worker: &Worker, connection: &Connection, message: &Message) -> bool {
+    let is_asked = Kind::from_u16(message.kind) == Some(Kind::Telemetry) && message.is_request();
+    if is_asked {
+        let report = protocol::encode(&worker.handle().stats());
+        connection.reply(message, Kind::TelemetryReply.to_u16(), report, Bytes::new());
+    }
+    is_asked
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::buffer::Pool;
 use crate::counters::{WorkerCounters, WorkerStats};
 use crate::locals::Locals;
 use crate::meter::{Meter, WorkerTime};
+use crate::operation::{Layer, Operation, OperationTable};
 use crate::reactor::{Causes, Sources};
 use crate::runtime::Handle;
 use crate::task::{TaskHandle, Tasks};
@@ -181,6 +182,21 @@ pub struct Worker {
     inner: Rc<Inner>,
 }
 
+/// What a worker times of its messages.
+pub(crate) struct MessageTimes {
+    /// From the turn in which a message was read off its socket to its handler.
+    pub(crate) queue: Operation,
+    /// From a call to its reply.
+    pub(crate) call: Operation,
+}
+
+impl MessageTimes {
+    fn new(table: &OperationTable) -> MessageTimes {
+        let operation = |name| table.operation(Layer::Messenger, name);
+        MessageTimes { queue: operation("queue"), call: operation("call") }
+    }
+}
+
 struct Inner {
     shared: Arc<WorkerShared>,
     handle: Handle,
@@ -189,6 +205,7 @@ struct Inner {
     sources: Sources,
     locals: Locals,
     meter: Meter,
+    message_times: MessageTimes,
     shutdown_at: Cell<Option<Instant>>,
 }
 
@@ -293,6 +310,10 @@ impl Worker {
 
     pub(crate) fn counters(&self) -> &WorkerCounters {
         &self.inner.shared.counters
+    }
+
+    pub(crate) fn message_times(&self) -> &MessageTimes {
+        &self.inner.message_times
     }
 
     pub(crate) fn registry(&self) -> &Registry {
@@ -530,6 +551,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, mut reactor
         local.index.set(shared.index);
     });
     let meter = Meter::new(handle.config().telemetry, &shared.time, Instant::now());
+    let message_times = MessageTimes::new(handle.operations());
     let inner = Inner {
         shared,
         handle,
@@ -538,6 +560,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, mut reactor
         sources: Sources::default(),
         locals: Locals::default(),
         meter,
+        message_times,
         shutdown_at: Cell::new(None),
     };
     let worker = Worker { inner: Rc::new(inner) };

@@ -14,4 +14,3 @@ pub mod monitor;
 pub mod osd;
 mod readiness;
 pub mod roles;
-mod telemetry;

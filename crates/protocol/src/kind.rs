@@ -69,14 +69,17 @@ kinds! {
     OsdStatus = 0x50,
     /// OSD to anyone: postcard [`crate::monitor::OsdReport`].
     OsdStatusReply = 0x51,
-    /// Anyone to any daemon, call: empty front; answered by [`Kind::TelemetryReply`].
+    /// Anyone to any daemon, and the monitor to a client, call: empty front; answered by [`Kind::TelemetryReply`].
     Telemetry = 0x52,
-    /// Daemon to anyone: postcard `messenger::TelemetryReport`.
+    /// Daemon or client to anyone: postcard `messenger::TelemetryReport`.
     TelemetryReply = 0x53,
     /// Operator to any daemon, call: postcard [`crate::admin::AdminRequest`].
     Admin = 0x54,
     /// Daemon to operator: postcard [`crate::admin::AdminReply`].
     AdminReply = 0x55,
+    /// Anyone to monitor, call: postcard [`crate::SessionId`]. The monitor asks the client of this session, and passes its
+    /// [`Kind::TelemetryReply`] on; a client that does not answer is a refusal as [`Kind::MonitorReply`].
+    ClientTelemetry = 0x56,
     /// Anyone to an OSD, call: postcard [`crate::scrub::ScrubRequest`].
     Scrub = 0x60,
     /// OSD to anyone: postcard [`crate::scrub::ScrubReply`].
@@ -91,6 +94,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 28);
+        assert_eq!(known.count(), 29);
     }
 }

@@ -68,11 +68,11 @@ pub fn run(cluster: &Cluster, command: ConfigCommand) -> Result<(), OperatorErro
 
 /// Asks a daemon, which the cluster map finds.
 fn ask(cluster: &Cluster, target: &str, request: &AdminRequest) -> Result<AdminReply, OperatorError> {
-    let targets = telemetry::targets(&cluster.status()?, &cluster.monitor);
-    let found = telemetry::wanted(targets, &[target.to_owned()])?;
+    let daemons = telemetry::daemons(&cluster.status()?, &cluster.monitor);
+    let found = telemetry::wanted(daemons, &[target.to_owned()])?;
     let silent = |reason: String| OperatorError::Silent { name: target.to_owned(), reason };
-    let addr = found.into_iter().find_map(|target| target.addr).ok_or_else(|| silent("it is down".into()))?;
-    let reply = call(&addr, Kind::Admin, protocol::encode(request), cluster.timeout).map_err(silent)?;
+    let addr = found.iter().find_map(telemetry::Target::addr).ok_or_else(|| silent("it is down".into()))?;
+    let reply = call(addr, Kind::Admin, protocol::encode(request), cluster.timeout).map_err(silent)?;
     protocol::decode("admin reply", &reply.front).map_err(|error| silent(error.to_string()))
 }
 

@@ -1,6 +1,6 @@
 //! `trefoil locks`: where threads wait for each other, as `mutrace` would print it, but live and of daemons that serve.
 //!
-//! With `--json` an array of objects in a shape that stays; with `--watch` one such array per line and interval:
+//! With `--json` an array of objects in a shape that stays (who does not answer is named on standard error); with `--watch` one such array per line and interval:
 //!
 //! ```json
 //! [{"target": "osd.0", "lock": "connection", "instances": 3, "acquisitions": 9, "contended": 1, "contended_share": 0.11,
@@ -37,7 +37,7 @@ pub enum Sort {
 /// What to show.
 #[derive(Args, Debug)]
 pub struct LocksArgs {
-    /// Daemons to ask: monitor, mds, osd.N [default: all]
+    /// Whom to ask: monitor, mds, osd.N, client.N [default: all]
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
     /// What comes first
@@ -98,6 +98,9 @@ impl Row {
 pub fn run(cluster: &Cluster, args: &LocksArgs) -> Result<(), OperatorError> {
     watch::run(cluster, &args.targets, args.watch, |answers| {
         let rows = rows(&answers.reports, args.sort, args.filter.as_deref());
+        if args.json {
+            watch::warn_of_silent(answers);
+        }
         match (args.json, args.watch) {
             (true, None) => output::line(&serde_json::to_string_pretty(&rows).expect("plain structs are always JSON")),
             (true, Some(_)) => output::line(&serde_json::to_string(&rows).expect("plain structs are always JSON")),
@@ -145,7 +148,7 @@ fn text(rows: &[Row], answers: &Answers) -> String {
         text += "no lock matches, or telemetry is off there\n";
     }
     text += "* estimated: one acquisition in 251 is timed until its unlock\n";
-    text + &watch::silent(answers)
+    text + &watch::notes(answers)
 }
 
 #[cfg(test)]
@@ -187,7 +190,8 @@ mod tests {
 
     #[test]
     fn a_table_for_people() {
-        let answers = Answers { reports: reports(), silent: vec![("osd.1".into(), "it is down".into())] };
+        let silent = vec![("osd.1".into(), "it is down".into())];
+        let answers = Answers { reports: reports(), silent, ..Answers::default() };
         let text = text(&rows(&answers.reports, Sort::Wait, None), &answers);
         for words in ["found taken", "3.0 ms", "2.00%", "50.00%", "no answer from osd.1: it is down"] {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");

@@ -3,7 +3,8 @@
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
 //! * [`object`]: named objects, to and from files and pipes.
-//! * [`locks`], [`top`]: where threads wait and what workers do, asked of each daemon by [`telemetry`].
+//! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
+//!   client by [`telemetry`].
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
 //! Knows nothing of FUSE and disks. Start reading at [`run`].
@@ -16,6 +17,7 @@ mod monitor;
 mod object;
 mod output;
 mod pool;
+mod profile;
 mod scrub;
 mod status;
 mod table;
@@ -58,9 +60,11 @@ enum Command {
     /// Storage daemons
     #[command(subcommand)]
     Osd(OsdCommand),
-    /// Where threads wait for each other: the locks of the daemons
+    /// Where threads wait for each other: the locks of daemons and mounts
     Locks(locks::LocksArgs),
-    /// What the workers of the daemons do now
+    /// How long operations take, from FUSE down to the disk
+    Profile(profile::ProfileArgs),
+    /// What the workers of daemons and mounts do now
     Top(top::TopArgs),
     /// Pools
     #[command(subcommand)]
@@ -137,6 +141,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
         Command::Osd(OsdCommand::Replace { osd }) => replace(&cluster, osd),
         Command::Locks(args) => locks::run(&cluster, &args),
+        Command::Profile(args) => profile::run(&cluster, &args),
         Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),
         Command::Config(command) => config::run(&cluster, command),

@@ -1,36 +1,79 @@
-//! Where telemetry comes from: the daemons that the cluster map names, each asked over the messenger.
+//! Where telemetry comes from: the daemons that the cluster map names, each asked over the messenger, and the clients with a
+//! session, each asked by the monitor for us.
+//!
+//! Contract: all are asked side by side, [`ASKED_AT_ONCE`] at a time. Who does not answer in time is named, and keeps
+//! nobody waiting for longer than that.
 
 use crate::Cluster;
 use crate::error::OperatorError;
 use crate::monitor::call;
 use messenger::TelemetryReport;
-use protocol::Kind;
-use protocol::monitor::ClusterStatus;
+use protocol::monitor::{ClusterStatus, MonitorReply};
+use protocol::{Kind, SessionId};
 
-/// A daemon's role, as an operator names it, and where it is.
+/// Targets that are asked at once: each takes a thread and a connection of this command.
+const ASKED_AT_ONCE: usize = 16;
+
+/// How a target is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    /// Not now.
+    Down,
+    /// It listens here.
+    Addr(String),
+    /// Through the monitor.
+    Session(SessionId),
+}
+
+/// A daemon's role or a client, as an operator names it, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// "monitor", "mds" or "osd.N".
+    /// "monitor", "mds", "osd.N", or "client.N" with the number of its session.
     pub name: String,
-    /// `None` while it is down.
-    pub addr: Option<String>,
+    /// What a client says that it is.
+    title: Option<String>,
+    way: Way,
+}
+
+impl Target {
+    fn daemon(name: impl Into<String>, addr: Option<String>) -> Self {
+        Self { name: name.into(), title: None, way: addr.map_or(Way::Down, Way::Addr) }
+    }
+
+    /// Where it listens; `None` while it is down.
+    pub fn addr(&self) -> Option<&str> {
+        match &self.way {
+            Way::Addr(addr) => Some(addr),
+            Way::Down | Way::Session(_) => None,
+        }
+    }
 }
 
 /// All roles of the cluster, in the order in which they are shown.
-pub fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
-    let monitor = Target { name: "monitor".into(), addr: Some(monitor.to_owned()) };
-    let mds = Target { name: "mds".into(), addr: status.mds.map(|addr| addr.to_string()) };
-    let osds = status.osds.iter().map(|osd| Target {
-        name: format!("osd.{}", osd.id.get()),
-        addr: osd.addr.filter(|_| osd.up).map(|addr| addr.to_string()),
+pub fn daemons(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
+    let monitor = Target::daemon("monitor", Some(monitor.to_owned()));
+    let mds = Target::daemon("mds", status.mds.map(|addr| addr.to_string()));
+    let osds = status.osds.iter().map(|osd| {
+        let addr = osd.addr.filter(|_| osd.up).map(|addr| addr.to_string());
+        Target::daemon(format!("osd.{}", osd.id.get()), addr)
     });
     [monitor, mds].into_iter().chain(osds).collect()
+}
+
+/// All roles, and all clients.
+fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
+    let client = |(session, title): &(SessionId, String)| Target {
+        name: format!("client.{}", session.get()),
+        title: Some(title.clone()),
+        way: Way::Session(*session),
+    };
+    daemons(status, monitor).into_iter().chain(status.clients.iter().map(client)).collect()
 }
 
 /// Those of `all` that are wanted, every one if none is named.
 ///
 /// # Errors
-/// [`OperatorError::NoTarget`] for a name that no role has.
+/// [`OperatorError::NoTarget`] for a name that none has.
 pub fn wanted(all: Vec<Target>, names: &[String]) -> Result<Vec<Target>, OperatorError> {
     if names.is_empty() {
         return Ok(all);
@@ -42,39 +85,66 @@ pub fn wanted(all: Vec<Target>, names: &[String]) -> Result<Vec<Target>, Operato
     Ok(all.into_iter().filter(|target| names.contains(&target.name)).collect())
 }
 
-/// What daemons said, and who said nothing.
-#[derive(Debug, Default)]
+/// What daemons and clients said, and who said nothing.
+#[derive(Clone, Debug, Default)]
 pub struct Answers {
     /// Reports under the names of their targets.
     pub reports: Vec<TelemetryReport>,
+    /// Names of the clients that answered, and what they say that they are.
+    pub clients: Vec<(String, String)>,
     /// Names of targets without an answer, and why.
     pub silent: Vec<(String, String)>,
 }
 
-/// Asks the named daemons. One that was named must answer; of all, at least one.
+/// Asks the named targets. One that was named must answer; of all, any may be silent.
 ///
 /// # Errors
 /// [`OperatorError::NoTarget`], [`OperatorError::Silent`], those of asking for the map.
 pub fn ask(cluster: &Cluster, names: &[String]) -> Result<Answers, OperatorError> {
     let targets = wanted(targets(&cluster.status()?, &cluster.monitor), names)?;
     let mut answers = Answers::default();
-    for target in targets {
-        let answer = match &target.addr {
-            None => Err("it is down".to_owned()),
-            Some(addr) => report_of(cluster, addr),
-        };
-        match answer {
-            Ok(report) => answers.reports.push(TelemetryReport { name: target.name, ..report }),
-            Err(reason) if !names.is_empty() => return Err(OperatorError::Silent { name: target.name, reason }),
-            Err(reason) => answers.silent.push((target.name, reason)),
+    for batch in targets.chunks(ASKED_AT_ONCE) {
+        for (target, answer) in batch.iter().zip(ask_at_once(cluster, batch)) {
+            let name = target.name.clone();
+            match answer {
+                Ok(report) => {
+                    answers.clients.extend(target.title.clone().map(|title| (name.clone(), title)));
+                    answers.reports.push(TelemetryReport { name, ..report });
+                }
+                Err(reason) if !names.is_empty() => return Err(OperatorError::Silent { name, reason }),
+                Err(reason) => {
+                    let title = target.title.as_ref().map_or(String::new(), |title| format!(" ({title})"));
+                    answers.silent.push((name + &title, reason));
+                }
+            }
         }
     }
     Ok(answers)
 }
 
-fn report_of(cluster: &Cluster, addr: &str) -> Result<TelemetryReport, String> {
-    let reply = call(addr, Kind::Telemetry, Default::default(), cluster.timeout)?;
-    protocol::decode("telemetry reply", &reply.front).map_err(|error| error.to_string())
+fn ask_at_once(cluster: &Cluster, targets: &[Target]) -> Vec<Result<TelemetryReport, String>> {
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = targets.iter().map(|target| scope.spawn(|| report_of(cluster, &target.way))).collect();
+        let told = asking.into_iter().map(|thread| thread.join());
+        told.map(|answer| answer.unwrap_or_else(|_| Err("the question ended in a panic".to_owned()))).collect()
+    })
+}
+
+fn report_of(cluster: &Cluster, way: &Way) -> Result<TelemetryReport, String> {
+    let reply = match way {
+        Way::Down => return Err("it is down".to_owned()),
+        Way::Addr(addr) => call(addr, Kind::Telemetry, Default::default(), cluster.timeout)?,
+        Way::Session(session) => {
+            call(&cluster.monitor, Kind::ClientTelemetry, protocol::encode(session), cluster.timeout)?
+        }
+    };
+    if reply.kind == Kind::TelemetryReply.to_u16() {
+        return protocol::decode("telemetry reply", &reply.front).map_err(|error| error.to_string());
+    }
+    match protocol::decode("monitor reply", &reply.front) {
+        Ok(MonitorReply::Refused(why)) => Err(why),
+        _ => Err(format!("unexpected answer of kind {:#06x}", reply.kind)),
+    }
 }
 
 #[cfg(test)]
@@ -82,15 +152,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_have_names_and_unknown_ones_are_refused() {
+    fn roles_and_clients_have_names_and_unknown_ones_are_refused() {
         let status = crate::status::tests::sample();
         let all = targets(&status, "h:1");
         let names: Vec<&str> = all.iter().map(|target| target.name.as_str()).collect();
-        assert_eq!(names, ["monitor", "mds", "osd.0", "osd.1"]);
-        assert_eq!(all[3].addr, None, "osd.1 is down");
+        assert_eq!(names, ["monitor", "mds", "osd.0", "osd.1", "client.9"]);
+        assert_eq!(all[3].addr(), None, "osd.1 is down");
+        assert_eq!(all[4].title.as_deref(), Some("fuse-client here /mnt"));
         let some = wanted(all.clone(), &["osd.0".into(), "mds".into()]).expect("known");
         assert_eq!(some, [all[1].clone(), all[2].clone()]);
         let error = wanted(all, &["osd.7".into()]).expect_err("unknown").to_string();
-        assert!(error.contains("osd.7") && error.contains("monitor, mds, osd.0, osd.1"), "{error}");
+        assert!(error.contains("osd.7") && error.contains("monitor, mds, osd.0, osd.1, client.9"), "{error}");
+        assert_eq!(daemons(&status, "h:1").len(), 4, "clients have no settings");
     }
 }

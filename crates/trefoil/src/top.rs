@@ -1,7 +1,7 @@
 //! `trefoil top`: what the workers and connections of each daemon do now, as rates over an interval, and what another
 //! mapping of connections to workers would change.
 //!
-//! With `--json` an object in a shape that stays, with `--watch` one such object per line and interval:
+//! With `--json` an object in a shape that stays (who does not answer is named on standard error), with `--watch` one such object per line and interval:
 //!
 //! ```json
 //! {"workers": [{"target": "osd.0", "worker": 0, "seconds": 1.0,
@@ -37,7 +37,7 @@ use std::time::Duration;
 /// What to show.
 #[derive(Args, Debug)]
 pub struct TopArgs {
-    /// Daemons to ask: monitor, mds, osd.N [default: all]
+    /// Whom to ask: monitor, mds, osd.N, client.N [default: all]
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
     /// As JSON, in a shape that stays
@@ -85,10 +85,13 @@ pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
             connections: answers.reports.iter().flat_map(connections::rows).collect(),
             outlooks: answers.reports.iter().flat_map(connections::outlooks).collect(),
         };
+        if args.json {
+            watch::warn_of_silent(answers);
+        }
         match (args.json, args.watch) {
             (true, None) => output::line(&serde_json::to_string_pretty(&shown).expect("plain structs are always JSON")),
             (true, Some(_)) => output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON")),
-            (false, _) => output::text(&(text(&shown) + &watch::silent(answers))),
+            (false, _) => output::text(&(text(&shown) + &watch::notes(answers))),
         }
     })
 }

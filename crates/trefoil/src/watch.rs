@@ -56,10 +56,21 @@ fn between(last: &Answers, now: &Answers) -> Answers {
         let earlier = last.reports.iter().find(|earlier| earlier.name == report.name);
         earlier.map_or_else(|| report.clone(), |earlier| report.since(earlier))
     };
-    Answers { reports: now.reports.iter().map(since).collect(), silent: now.silent.clone() }
+    Answers { reports: now.reports.iter().map(since).collect(), ..now.clone() }
+}
+
+/// Lines about who the clients are that answered, and about those who did not.
+pub fn notes(answers: &Answers) -> String {
+    let clients = answers.clients.iter().map(|(name, title)| format!("{name} is {title}\n"));
+    clients.chain(silent(answers)).collect()
+}
+
+/// Says on standard error who did not answer, where standard output is for programs.
+pub fn warn_of_silent(answers: &Answers) {
+    silent(answers).for_each(|line| eprint!("trefoil: {line}"));
 }
 
 /// Lines about those who did not answer.
-pub fn silent(answers: &Answers) -> String {
-    answers.silent.iter().map(|(name, reason)| format!("no answer from {name}: {reason}\n")).collect()
+fn silent(answers: &Answers) -> impl Iterator<Item = String> {
+    answers.silent.iter().map(|(name, reason)| format!("no answer from {name}: {reason}\n"))
 }

@@ -12,7 +12,7 @@ use crate::session::Shared;
 use cluster::ClusterMap;
 use ec_store::codec::{self, Codec};
 use ec_store::pg::{PgSession, PgView, SessionSettings};
-use messenger::{CloseReason, ConnectConfig, StateEvent, Worker};
+use messenger::{CloseReason, ConnectConfig, Layer, Operation, OperationTable, StateEvent, Worker};
 use protocol::shard::AckMessage;
 use protocol::{Epoch, Gfid, ObjectId, OsdId, PgId, PoolId, Profile, SessionId};
 use smallvec::SmallVec;
@@ -46,6 +46,7 @@ pub(crate) struct Local {
     pub worker: Worker,
     pub shared: Arc<Shared>,
     pub locks: Rc<RangeLocks>,
+    pub times: DataTimes,
     session: Cell<SessionId>,
     map: RefCell<Arc<ClusterMap>>,
     alive: Cell<bool>,
@@ -65,6 +66,28 @@ pub(crate) struct Local {
     turn: Cell<u64>,
 }
 
+/// How long this worker's operations on data take, from start to done: waits for room among
+/// [`ClientConfig::objecter_inflight_ops`](crate::ClientConfig::objecter_inflight_ops) included.
+pub(crate) struct DataTimes {
+    pub read: Operation,
+    pub write: Operation,
+    /// Punches, truncations and removals.
+    pub change: Operation,
+    pub sync: Operation,
+}
+
+impl DataTimes {
+    fn new(table: &OperationTable) -> Self {
+        let operation = |name| table.operation(Layer::Client, name);
+        Self {
+            read: operation("read"),
+            write: operation("write"),
+            change: operation("punch or remove"),
+            sync: operation("sync"),
+        }
+    }
+}
+
 /// Room for one operation; given back on drop.
 pub(crate) struct OpPermit {
     _op: Permit,
@@ -78,6 +101,7 @@ impl Local {
         let share = |whole: usize| (whole / config.workers).max(1);
         let local = Rc::new(Local {
             locks: Rc::default(),
+            times: DataTimes::new(worker.handle().operations()),
             session: Cell::new(session),
             map: RefCell::new(map),
             alive: Cell::new(true),

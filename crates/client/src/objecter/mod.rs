@@ -99,6 +99,7 @@ impl LocalIo {
     /// # Errors
     /// [`ClientError::TimedOut`], [`ClientError::Unreadable`], [`ClientError::Fenced`], [`ClientError::NoPool`].
     pub async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes, ClientError> {
+        let _timed = self.local.times.read.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, len as u64)?)?;
         let read = |part: Part| {
             self.on_owner(file, part.object, "storage daemons to read from", move |local| async move {
@@ -126,6 +127,7 @@ impl LocalIo {
     /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were written). After
     /// [`ClientError::TimedOut`] the write may still happen.
     pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<(), ClientError> {
+        let _timed = self.local.times.write.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, data.len() as u64)?)?;
         let size = self.local.profile(file.pool)?.object_bytes();
         let hint = SizeHint { size_after: hint.size_after.max(offset + data.len() as u64), ..hint };
@@ -151,6 +153,7 @@ impl LocalIo {
     /// # Errors
     /// As [`LocalIo::write`].
     pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<(), ClientError> {
+        let _timed = self.local.times.change.stopwatch();
         let layout = Layout::new(self.local.profile(file.pool)?);
         let (size, stripe) = (layout.profile().object_bytes(), layout.profile().stripe_bytes());
         let end = range.end.min(hint.zero_from);
@@ -234,6 +237,7 @@ impl LocalIo {
         range: Range<u64>,
         logical_end: u64,
     ) -> Result<(), ClientError> {
+        let _timed = self.local.times.change.stopwatch();
         let object = file.object(index);
         self.on_owner(file, object, "storage daemons to write to", move |local| async move {
             let _permit = local.permit(0).await;
@@ -259,6 +263,7 @@ impl LocalIo {
     }
 
     async fn sync_on_all(&self, gfid: Option<Gfid>) -> Result<(), ClientError> {
+        let _timed = self.local.times.sync.stopwatch();
         let sync = |worker| {
             self.on_worker(worker, "storage daemons to sync", move |local| async move {
                 let pgs = local.pgs();

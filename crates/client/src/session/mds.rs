@@ -120,6 +120,7 @@ impl Shared {
     /// See [`super::Client::namespace`].
     pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Answered, ClientError> {
         let session = self.check()?;
+        let _timed = self.namespace_times.stopwatch();
         if !matches!(op, NamespaceOp::Mount | NamespaceOp::Reclaim { .. }) {
             self.ensure_mounted(session, caller).await?;
         }

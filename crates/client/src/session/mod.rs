@@ -83,8 +83,8 @@ impl Client {
     pub fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         let config = config.checked()?;
         let addr = monitor::resolve(&config.monitor)?;
-        let runtime = Runtime::start(RuntimeConfig::new("client", config.workers))
-            .map_err(|error| ClientError::Local(error.to_string()))?;
+        let runtime = RuntimeConfig { telemetry: config.telemetry, ..RuntimeConfig::new("client", config.workers) };
+        let runtime = Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;
         let shared = Shared::new(config, runtime.handle());
         let runtime = ContentionMutex::new(shared.handle.locks(), "client runtime", Some(runtime));
         let owner = Arc::new(Owner { shared: Arc::clone(&shared), runtime });

@@ -121,7 +121,10 @@ struct MonitorService {
 }
 
 impl Service for MonitorService {
-    fn on_message(&self, _worker: &Worker, _connection: &Connection, message: Message) {
+    fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
+        if messenger::telemetry::answer(worker, connection, &message) {
+            return;
+        }
         let Some(shared) = self.shared.upgrade() else { return };
         if message.kind != Kind::MapUpdate.to_u16() {
             tracing::debug!(kind = message.kind, "message of the monitor dropped");

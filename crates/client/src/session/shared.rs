@@ -10,7 +10,7 @@ use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use messenger::sync::ContentionMutex;
-use messenger::{CallError, Connection, Handle, Message, TrafficClass, Worker};
+use messenger::{CallError, Connection, Handle, Layer, Message, Operation, TrafficClass, Worker};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, SessionId};
@@ -50,6 +50,7 @@ pub(crate) struct Shared {
     pub handle: Handle,
     pub(super) monitor: OnceLock<Connection>,
     pub(super) mds: Mds,
+    pub(super) namespace_times: Operation,
     standing: ContentionMutex<Standing>,
     map: ContentionMutex<Option<Arc<ClusterMap>>>,
     begun: Instant,
@@ -71,11 +72,13 @@ pub(crate) struct Shared {
 impl Shared {
     pub fn new(config: ClientConfig, handle: Handle) -> Arc<Self> {
         let locks = handle.locks().clone();
+        let namespace_times = handle.operations().operation(Layer::Client, "namespace");
         Arc::new(Self {
             config,
             handle,
             monitor: OnceLock::new(),
             mds: Mds::new(&locks),
+            namespace_times,
             standing: ContentionMutex::new(&locks, "client standing", Standing::default()),
             map: ContentionMutex::new(&locks, "client map", None),
             begun: Instant::now(),

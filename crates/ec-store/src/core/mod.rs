@@ -15,7 +15,7 @@
 //! `Busy`. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, `comparing`
+//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, `comparing`
 //! finds what they need not move, [`scrub`] compares shards.
 
 mod backlog;
@@ -29,6 +29,7 @@ pub mod scrub;
 mod store;
 #[cfg(test)]
 mod tests;
+mod times;
 mod upkeep;
 
 pub use reading::{READ_BYTES_MAX, zeros};
@@ -53,6 +54,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use store::Place;
+use times::{CoreTimes, Waiting};
 use upkeep::SyncState;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -215,6 +217,8 @@ struct State<O> {
     touched: Vec<PgId>,
     turn_due: bool,
     sync: SyncState,
+    /// What was taken and is timed until it is answered.
+    waiting: Waiting,
     /// Bytes of fragment data that the disk still takes.
     free: u64,
     last_trim: Option<Instant>,
@@ -247,6 +251,7 @@ struct Shared<O> {
     config: CoreConfig,
     /// As in `config` at first.
     journal_sync_interval: Cell<Duration>,
+    times: CoreTimes,
     state: RefCell<State<O>>,
     turn: Notify,
     synced: Notify,
@@ -277,7 +282,7 @@ impl<O: Outlet> Core<O> {
     /// # Errors
     /// [`CoreError`]; nothing was changed.
     pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
-        let (mut store, replays) = restart::open(dir, &config, worker.handle().locks())?;
+        let (mut store, replays) = restart::open(dir, &config, worker.handle())?;
         if config.cut_after_pg {
             store.cut();
         }
@@ -288,6 +293,7 @@ impl<O: Outlet> Core<O> {
             touched: Vec::new(),
             turn_due: false,
             sync: SyncState::default(),
+            waiting: Waiting::default(),
             free: 0,
             last_trim: None,
             trim_wanted: false,
@@ -303,9 +309,10 @@ impl<O: Outlet> Core<O> {
         };
         let (turn, synced, repair) = (Notify::new(), Notify::new(), Notify::new());
         let state = RefCell::new(state);
+        let times = CoreTimes::new(worker.handle().operations());
         let (worker, journal_sync_interval) = (worker.clone(), Cell::new(config.journal_sync_interval));
-        let core =
-            Self { shared: Rc::new(Shared { worker, config, journal_sync_interval, state, turn, synced, repair }) };
+        let shared = Shared { worker, config, journal_sync_interval, times, state, turn, synced, repair };
+        let core = Self { shared: Rc::new(shared) };
         let worker = core.worker();
         core.refresh_free();
         worker.spawn(core.clone().turns());
@@ -422,11 +429,14 @@ impl<O: Outlet> Core<O> {
 
     fn on_write(&self, outlet: &O, message: Message) -> Result<(), Malformed> {
         let request: WriteRequest = front(&message)?;
+        let began = self.shared.times.write.begin();
         let mut state = self.shared.state.borrow_mut();
         state.stats.writes += 1;
         state.stats.write_bytes += message.data.len() as u64;
         state.store.data_crc = message.data_crc;
-        self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, message.data));
+        if self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, message.data)) {
+            self.shared.state.borrow_mut().waiting.writes.push(began);
+        }
         Ok(())
     }
 
@@ -458,7 +468,7 @@ impl<O: Outlet> Core<O> {
         take: impl FnOnce(&mut PgShard, &mut CoreStore) -> Result<Outcome, StoreError>,
     ) -> bool {
         let free = state.free_now();
-        let State { store, shards, touched, sync, .. } = &mut *state;
+        let State { store, shards, touched, sync, waiting, .. } = &mut *state;
         let (pg, attach) = (head.pg(), head.attach());
         let Some(held) = shards.get_mut(&pg) else {
             send_ack(outlet, &not_held(pg, attach));
@@ -472,7 +482,10 @@ impl<O: Outlet> Core<O> {
         let taken = matches!(result, Ok(Outcome::Noted | Outcome::WantsSync));
         match result {
             Ok(Outcome::Noted) => {}
-            Ok(Outcome::WantsSync) => sync.wanted = true,
+            Ok(Outcome::WantsSync) => {
+                sync.wanted = true;
+                waiting.syncs.push_back((sync.next(), self.shared.times.sync.begin()));
+            }
             Ok(Outcome::Refused(status)) => send_ack(outlet, &held.shard.refusal(attach, status, free)),
             Err(error) => {
                 tracing::error!(%pg, %error, "a message could not be taken");

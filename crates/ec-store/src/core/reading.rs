@@ -105,6 +105,7 @@ impl<O: Outlet> Core<O> {
         if u64::from(request.length.get()) > READ_BYTES_MAX {
             return Err(Malformed(message.kind));
         }
+        let timing = self.shared.times.read.stopwatch();
         let (to, attach, pg) = (message.reply_to(), request.head.attach().get(), request.head.pg());
         let mut state = self.shared.state.borrow_mut();
         let plan = match (state.store.poison().is_some(), state.shards.get_mut(&pg)) {
@@ -136,16 +137,19 @@ impl<O: Outlet> Core<O> {
         }
         let core = self.clone();
         let outlet = outlet.clone();
-        self.run_read(state, pg, plan, move |state, result| match result {
-            Ok(data) => {
-                Self::count_read(state, data.len());
-                reply_read(&outlet, to, attach, Status::Ok, data);
+        self.run_read(state, pg, plan, move |state, result| {
+            match result {
+                Ok(data) => {
+                    Self::count_read(state, data.len());
+                    reply_read(&outlet, to, attach, Status::Ok, data);
+                }
+                Err((object, ReadFailure::Corrupt(range))) => {
+                    core.note_corrupt(state, pg, object, range);
+                    reply_read(&outlet, to, attach, Status::Corrupt, Bytes::new());
+                }
+                Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Bytes::new()),
             }
-            Err((object, ReadFailure::Corrupt(range))) => {
-                core.note_corrupt(state, pg, object, range);
-                reply_read(&outlet, to, attach, Status::Corrupt, Bytes::new());
-            }
-            Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Bytes::new()),
+            drop(timing);
         });
         Ok(())
     }

@@ -9,9 +9,10 @@ use super::store::CoreStore;
 use super::{CoreConfig, CoreError};
 use crate::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify};
 use crate::journal::{Journal, RecoveredEntry};
+use crate::medium::{FRAGMENT_CALLS, JOURNAL_CALLS};
 use crate::pg::shard::{Delta, Item, Lsn, Payload, Record, Replay, ShardStore};
 use crate::superblock::DataDir;
-use messenger::sync::LockTable;
+use messenger::Handle;
 use protocol::{PgId, ShardIndex};
 use std::collections::{HashMap, VecDeque};
 
@@ -19,10 +20,12 @@ use std::collections::{HashMap, VecDeque};
 pub(super) fn open(
     dir: &DataDir,
     config: &CoreConfig,
-    locks: &LockTable,
+    runtime: &Handle,
 ) -> Result<(CoreStore, HashMap<PgId, Replay>), CoreError> {
-    let fragments = FragmentStore::open(dir.root(), config.core, dir.superblock().cluster, config.fragment, locks)?;
-    let (journal, recovered) = Journal::open(dir.journal_dir(config.core), config.journal)?;
+    let (root, cluster) = (dir.root().timed(runtime.operations(), &FRAGMENT_CALLS), dir.superblock().cluster);
+    let fragments = FragmentStore::open(root, config.core, cluster, config.fragment, runtime.locks())?;
+    let journal_dir = dir.journal_dir(config.core).timed(runtime.operations(), &JOURNAL_CALLS);
+    let (journal, recovered) = Journal::open(journal_dir, config.journal)?;
     if let Some(torn) = recovered.torn {
         tracing::info!(core = %config.core, ?torn, "the journal ends in the middle of an entry and was cut there");
     }

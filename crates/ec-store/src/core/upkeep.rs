@@ -34,6 +34,13 @@ pub(super) struct SyncState {
     done: u64,
 }
 
+impl SyncState {
+    /// The number of the first sync that covers what has been taken until now.
+    pub fn next(&self) -> u64 {
+        self.begun + 1
+    }
+}
+
 /// Why a sync did not happen.
 enum SyncFailure {
     Full,
@@ -100,6 +107,7 @@ impl<O: Outlet> Core<O> {
         for pg in take_touched(&mut state) {
             Self::answer(&mut state, pg);
         }
+        self.shared.times.answered(&mut state.waiting);
         let begin = state.sync.wanted && !state.sync.running;
         drop(state);
         if begin {
@@ -135,7 +143,7 @@ impl<O: Outlet> Core<O> {
             let mut state = self.shared.state.borrow_mut();
             state.sync.all |= all;
             state.sync.wanted = true;
-            state.sync.begun + 1
+            state.sync.next()
         };
         self.schedule_turn();
         loop {
@@ -227,6 +235,7 @@ impl<O: Outlet> Core<O> {
             sync.wanted |= held.shard.wants_sync();
             touched.push(*pg);
         }
+        self.shared.times.synced(&mut state.waiting, number);
         drop(state);
         self.shared.synced.notify_all();
         false

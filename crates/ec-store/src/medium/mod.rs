@@ -7,16 +7,20 @@
 
 mod files;
 mod memory;
+mod timed;
 
 pub use files::Disk;
 pub use memory::Memory;
+pub(crate) use timed::{FRAGMENT_CALLS, JOURNAL_CALLS};
 
 use crate::disk::Space;
+use messenger::OperationTable;
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use timed::{CallNames, Timed};
 
 /// What an opening does to the name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,6 +173,14 @@ impl Dir {
     /// A directory in it.
     pub fn dir(&self, name: &str) -> Self {
         Self { medium: Arc::clone(&self.medium), path: self.path.join(name).into() }
+    }
+
+    /// The same, with the calls on its files timed under these names.
+    pub(crate) fn timed(self, table: &OperationTable, names: &CallNames) -> Self {
+        if !table.is_enabled() {
+            return self;
+        }
+        Self { medium: Arc::new(Timed::new(self.medium, table, names)), ..self }
     }
 
     /// The path of a name in it.

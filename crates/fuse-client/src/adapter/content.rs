@@ -1,5 +1,6 @@
 //! Requests about the content of files.
 
+use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, errno};
 use client::fs::{CreateMode, SeekTo};
@@ -38,7 +39,7 @@ impl Adapter {
     pub(super) fn do_open(&self, req: &Request, file: Gfid, flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
         let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
-        self.run("open", file, 0, move |fs| async move {
+        self.run(RequestKind::Open, file, 0, move |fs| async move {
             match fs.open(file, writes(flags), caller).await {
                 Ok(cached) => reply.opened(NO_HANDLE, answers[usize::from(cached)]),
                 Err(error) => reply.error(errno(&error)),
@@ -63,7 +64,7 @@ impl Adapter {
         };
         let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
         let shape = self.shape();
-        self.run("create", parent, 0, move |fs| async move {
+        self.run(RequestKind::Create, parent, 0, move |fs| async move {
             match fs.create(parent, name, mode & 0o7777, how, caller).await {
                 Ok((attr, cached)) => {
                     let flags = answers[usize::from(cached)];
@@ -78,7 +79,7 @@ impl Adapter {
 
     pub(super) fn do_read(&self, req: &Request, file: Gfid, offset: u64, size: u32, reply: ReplyData) {
         let caller = caller(req);
-        self.run("read", file, offset, move |fs| async move {
+        self.run(RequestKind::Read, file, offset, move |fs| async move {
             match fs.read(file, offset, size as usize, caller).await {
                 Ok(data) => reply.data(&data),
                 Err(error) => reply.error(errno(&error)),
@@ -97,7 +98,7 @@ impl Adapter {
     ) {
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
-        self.run("write", file, offset, move |fs| async move {
+        self.run(RequestKind::Write, file, offset, move |fs| async move {
             let len = data.len() as u32;
             match fs.write(file, offset, data, append, caller).await {
                 Ok(()) => reply.written(len),
@@ -117,7 +118,7 @@ impl Adapter {
     ) {
         let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         let caller = caller(req);
-        self.run_empty("fallocate", file, reply, move |fs| async move {
+        self.run_empty(RequestKind::Fallocate, file, reply, move |fs| async move {
             fs.allocate(file, offset, length, mode, caller).await
         });
     }
@@ -131,7 +132,7 @@ impl Adapter {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let caller = caller(req);
-        self.run("lseek", file, offset, move |fs| async move {
+        self.run(RequestKind::Lseek, file, offset, move |fs| async move {
             match fs.seek(file, offset, to, caller).await {
                 Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
                 Err(error) => reply.error(errno(&error)),
@@ -141,7 +142,7 @@ impl Adapter {
 
     pub(super) fn do_copy(&self, req: &Request, from: (Gfid, u64), to: (Gfid, u64), len: u64, reply: ReplyWrite) {
         let caller = caller(req);
-        self.run("copy_file_range", to.0, to.1, move |fs| async move {
+        self.run(RequestKind::Copy, to.0, to.1, move |fs| async move {
             match fs.copy(from, to, len.min(COPY_BYTES_MAX), caller).await {
                 Ok(copied) => reply.written(copied as u32),
                 Err(error) => reply.error(errno(&error)),

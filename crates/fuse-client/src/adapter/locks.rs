@@ -5,6 +5,7 @@
 //! at a few times a second: a signal that it will act on ends the wait with EINTR.
 
 use super::Adapter;
+use super::times::RequestKind;
 use crate::convert::{caller, errno};
 use fuser::{Errno, LockOwner, ReplyEmpty, ReplyLock, Request};
 use protocol::Gfid;
@@ -72,7 +73,7 @@ impl Adapter {
     pub(super) fn do_getlk(&self, req: &Request, file: Gfid, owner: LockOwner, wanted: &KernelLock, reply: ReplyLock) {
         let Some(lock) = wanted.lock() else { return reply.error(Errno::EINVAL) };
         let caller = caller(req);
-        self.run("getlk", file, 0, move |fs| async move {
+        self.run(RequestKind::GetLock, file, 0, move |fs| async move {
             match fs.test_lock(file, lock::LockOwner(owner.0), lock, caller).await {
                 Ok(None) => reply.locked(lock.range.start, lock.range.last.min(OFFSET_MAX), libc::F_UNLCK, 0),
                 Ok(Some(held)) => {
@@ -96,12 +97,12 @@ impl Adapter {
         let (caller, thread, owner) = (caller(req), req.pid(), lock::LockOwner(owner.0));
         let (lock, range) = (wanted.lock(), wanted.range());
         let Some(lock) = lock else {
-            return self.run_empty("unlock", file, reply, move |fs| async move {
+            return self.run_empty(RequestKind::Unlock, file, reply, move |fs| async move {
                 fs.unlock(file, owner, range, caller).await
             });
         };
         if !waits {
-            return self.run_empty("setlk", file, reply, move |fs| async move {
+            return self.run_empty(RequestKind::SetLock, file, reply, move |fs| async move {
                 fs.set_lock(file, owner, lock, caller).await
             });
         }

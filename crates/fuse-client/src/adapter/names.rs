@@ -1,5 +1,6 @@
 //! Requests about names, attributes and directories.
 
+use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now};
 use crate::mountpoint::ALIVE;
@@ -40,23 +41,33 @@ fn bytes(name: &OsStr) -> Vec<u8> {
 
 impl Adapter {
     pub(super) fn do_lookup(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
-        match self.fs.lookup_known(parent, name.as_bytes()) {
-            Some(Ok(attr)) => return self.shape().entry(&attr, reply),
-            Some(Err(error)) => return reply.error(errno(&error)),
-            None => {}
+        let began = self.times.of(RequestKind::Lookup).begin();
+        if let Some(known) = self.fs.lookup_known(parent, name.as_bytes()) {
+            match known {
+                Ok(attr) => self.shape().entry(&attr, reply),
+                Err(error) => reply.error(errno(&error)),
+            }
+            return self.times.of(RequestKind::Lookup).end(began);
         }
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry("lookup", parent, reply, move |fs| async move { fs.lookup(parent, name, caller).await });
+        self.run_entry(
+            RequestKind::Lookup,
+            parent,
+            reply,
+            move |fs| async move { fs.lookup(parent, name, caller).await },
+        );
     }
 
     pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
         let (caller, shape) = (caller(req), self.shape());
+        let began = self.times.of(RequestKind::GetAttr).begin();
         if let Some(attr) = self.fs.attr_known(file)
             && let (allocated, false) = self.fs.allocated_known(&attr)
         {
-            return reply.attr(&shape.attr_ttl(), &file_attr(&attr, allocated));
+            reply.attr(&shape.attr_ttl(), &file_attr(&attr, allocated));
+            return self.times.of(RequestKind::GetAttr).end(began);
         }
-        self.run("getattr", file, 0, move |fs| async move {
+        self.run(RequestKind::GetAttr, file, 0, move |fs| async move {
             match fs.getattr(file, caller).await {
                 Ok(attr) => {
                     let attr = file_attr(&attr, fs.allocated(&attr).await);
@@ -86,7 +97,7 @@ impl Adapter {
             mtime: mtime.map(|time| time_or_now(time, caller.now)),
             ctime: None,
         };
-        self.run("setattr", file, 0, move |fs| async move {
+        self.run(RequestKind::SetAttr, file, 0, move |fs| async move {
             match fs.setattr(file, set, caller).await {
                 Ok(attr) => {
                     let (attr, ttl) = shape.of(&attr);
@@ -99,7 +110,7 @@ impl Adapter {
 
     pub(super) fn do_readlink(&self, req: &Request, file: Gfid, reply: ReplyData) {
         let caller = caller(req);
-        self.run("readlink", file, 0, move |fs| async move {
+        self.run(RequestKind::ReadLink, file, 0, move |fs| async move {
             match fs.readlink(file, caller).await {
                 Ok(target) => reply.data(&target),
                 Err(error) => reply.error(errno(&error)),
@@ -110,41 +121,53 @@ impl Adapter {
     pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry("mknod", parent, reply, move |fs| async move {
+        self.run_entry(RequestKind::MkNod, parent, reply, move |fs| async move {
             fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await
         });
     }
 
     pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry("mkdir", parent, reply, move |fs| async move {
+        self.run_entry(RequestKind::MkDir, parent, reply, move |fs| async move {
             fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await
         });
     }
 
     pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
-        self.run_entry(
-            "symlink",
-            parent,
-            reply,
-            move |fs| async move { fs.symlink(parent, name, target, caller).await },
-        );
+        self.run_entry(RequestKind::Symlink, parent, reply, move |fs| async move {
+            fs.symlink(parent, name, target, caller).await
+        });
     }
 
     pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry("link", parent, reply, move |fs| async move { fs.link(file, parent, name, caller).await });
+        self.run_entry(
+            RequestKind::Link,
+            parent,
+            reply,
+            move |fs| async move { fs.link(file, parent, name, caller).await },
+        );
     }
 
     pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_empty("unlink", parent, reply, move |fs| async move { fs.unlink(parent, name, caller).await });
+        self.run_empty(
+            RequestKind::Unlink,
+            parent,
+            reply,
+            move |fs| async move { fs.unlink(parent, name, caller).await },
+        );
     }
 
     pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_empty("rmdir", parent, reply, move |fs| async move { fs.rmdir(parent, name, caller).await });
+        self.run_empty(
+            RequestKind::RmDir,
+            parent,
+            reply,
+            move |fs| async move { fs.rmdir(parent, name, caller).await },
+        );
     }
 
     pub(super) fn do_rename(
@@ -157,18 +180,23 @@ impl Adapter {
     ) {
         let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
-        self.run_empty("rename", from.0, reply, move |fs| async move { fs.rename(from, to, mode, caller).await });
+        self.run_empty(
+            RequestKind::Rename,
+            from.0,
+            reply,
+            move |fs| async move { fs.rename(from, to, mode, caller).await },
+        );
     }
 
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
-        self.run("opendir", dir, 0, move |fs| async move {
+        self.run(RequestKind::OpenDir, dir, 0, move |fs| async move {
             reply.opened(FileHandle(fs.opendir(dir)), FopenFlags::empty());
         });
     }
 
     pub(super) fn do_readdir(&self, req: &Request, dir: Gfid, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let caller = caller(req);
-        self.run("readdir", dir, 0, move |fs| async move {
+        self.run(RequestKind::ReadDir, dir, 0, move |fs| async move {
             let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
                 Ok(page) => page,
                 Err(error) => return reply.error(errno(&error)),
@@ -193,7 +221,7 @@ impl Adapter {
     ) {
         let caller = caller(req);
         let shape = self.shape();
-        self.run("readdirplus", dir, 0, move |fs| async move {
+        self.run(RequestKind::ReadDirPlus, dir, 0, move |fs| async move {
             let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
                 Ok(page) => page,
                 Err(error) => return reply.error(errno(&error)),
@@ -212,7 +240,7 @@ impl Adapter {
 
     pub(super) fn do_statfs(&self, req: &Request, file: Gfid, reply: ReplyStatfs) {
         let caller = caller(req);
-        self.run("statfs", file, 0, move |fs| async move {
+        self.run(RequestKind::StatFs, file, 0, move |fs| async move {
             match fs.statfs(caller).await {
                 Ok(size) => {
                     let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
@@ -242,7 +270,7 @@ impl Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let (caller, name, value) = (caller(req), bytes(name), value.to_vec());
-        self.run_empty("setxattr", file, reply, move |fs| async move {
+        self.run_empty(RequestKind::SetXattr, file, reply, move |fs| async move {
             fs.setxattr(file, name, value, create, caller).await
         });
     }
@@ -255,11 +283,15 @@ impl Adapter {
             return reply.error(Errno::ENODATA);
         }
         let (caller, name) = (caller(req), bytes(name));
-        self.run_xattr("getxattr", file, size, reply, move |fs| async move { fs.getxattr(file, name, caller).await });
+        self.run_xattr(RequestKind::GetXattr, file, size, reply, move |fs| async move {
+            fs.getxattr(file, name, caller).await
+        });
     }
 
     pub(super) fn do_removexattr(&self, req: &Request, file: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_empty("removexattr", file, reply, move |fs| async move { fs.removexattr(file, name, caller).await });
+        self.run_empty(RequestKind::RemoveXattr, file, reply, move |fs| async move {
+            fs.removexattr(file, name, caller).await
+        });
     }
 }

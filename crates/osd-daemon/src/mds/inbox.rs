@@ -59,7 +59,7 @@ struct Forward {
 
 impl Service for Forward {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
-        if crate::telemetry::answer(worker, connection, &message) {
+        if messenger::telemetry::answer(worker, connection, &message) {
             return;
         }
         if message.kind == Kind::Admin.to_u16() && message.is_request() {

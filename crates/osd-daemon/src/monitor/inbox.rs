@@ -3,8 +3,8 @@
 use crate::admin::{Fixed, LiveConfig};
 use crate::inbox::OwnerEvent;
 use messenger::{CloseReason, Connection, Message, ReplyTo, Service, Worker};
-use protocol::Kind;
 use protocol::monitor::{MonitorReply, MonitorRequest, ResolveReply};
+use protocol::{Kind, SessionId};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(super) enum Event {
     /// A request, and where its answer goes.
     Request { connection: Connection, reply_to: ReplyTo, request: MonitorRequest },
+    /// Somebody asks what the client of a session has counted.
+    AskClient { connection: Connection, reply_to: ReplyTo, session: SessionId },
     /// A connection is closed for good.
     Closed { connection: u64 },
     /// What became of a question to an OSD.
@@ -46,11 +48,14 @@ struct Forward {
 
 impl Service for Forward {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
-        if crate::telemetry::answer(worker, connection, &message) {
+        if messenger::telemetry::answer(worker, connection, &message) {
             return;
         }
         if message.kind == Kind::Admin.to_u16() && message.is_request() {
             return self.live.serve(&Fixed, connection, &message);
+        }
+        if Kind::from_u16(message.kind) == Some(Kind::ClientTelemetry) && message.is_request() {
+            return self.ask_client(connection, &message);
         }
         if Kind::from_u16(message.kind) != Some(Kind::Monitor) || !message.is_request() {
             tracing::warn!(peer = %connection.peer(), kind = message.kind, "not for a monitor: connection closed");
@@ -62,14 +67,28 @@ impl Service for Forward {
                 let (connection, reply_to) = (connection.clone(), message.reply_to());
                 self.inbox.push(Event::Request { connection, reply_to, request });
             }
-            Err(error) => {
-                let reply = MonitorReply::Refused(error.to_string());
-                connection.reply(&message, Kind::MonitorReply.to_u16(), protocol::encode(&reply), Default::default());
-            }
+            Err(error) => refuse(connection, &message, error.to_string()),
         }
     }
 
     fn on_close(&self, _worker: &Worker, connection: &Connection, _reason: &CloseReason) {
         self.inbox.push(Event::Closed { connection: connection.id() });
     }
+}
+
+impl Forward {
+    fn ask_client(&self, connection: &Connection, message: &Message) {
+        match protocol::decode::<SessionId>("session", &message.front) {
+            Ok(session) => {
+                let (connection, reply_to) = (connection.clone(), message.reply_to());
+                self.inbox.push(Event::AskClient { connection, reply_to, session });
+            }
+            Err(error) => refuse(connection, message, error.to_string()),
+        }
+    }
+}
+
+fn refuse(connection: &Connection, message: &Message, why: String) {
+    let reply = protocol::encode(&MonitorReply::Refused(why));
+    connection.reply(message, Kind::MonitorReply.to_u16(), reply, Default::default());
 }

@@ -6,7 +6,10 @@
 //! state is saved on an I/O thread, the map is pushed to subscribers, the requests are answered. Heartbeats and
 //! renewals change nothing durable and write nothing. If a save fails, the monitor stops answering: nobody can say any
 //! more which map is on disk, and a restart finds out.
+//!
+//! `clients`: which client is at the other end of which connection, for operators who ask about one.
 
+mod clients;
 mod inbox;
 mod owner;
 #[cfg(test)]

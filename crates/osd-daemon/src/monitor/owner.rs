@@ -3,6 +3,7 @@
 //! Contract: in each round, first apply, then save (if the map has changed), then publish, then answer, then ask OSDs.
 //! While a save is under way events gather; the next round takes them together, so a burst costs two saves, not many.
 
+use super::clients::Clients;
 use super::inbox::{Event, Inbox};
 use bytes::Bytes;
 use cluster::{Action, ControlError, ControlPlane, Monitor};
@@ -30,6 +31,7 @@ pub(super) struct Owner {
     subscribers: BTreeMap<u64, Subscriber>,
     /// The connection on which an OSD was last heard: it is asked there.
     osds: BTreeMap<OsdId, Connection>,
+    clients: Clients,
 }
 
 struct Subscriber {
@@ -54,8 +56,8 @@ impl Owner {
         inbox: Arc<Inbox>,
         saved: Epoch,
     ) -> Self {
-        let control = Some(control);
-        Self { worker, monitor, control, inbox, saved, subscribers: BTreeMap::new(), osds: BTreeMap::new() }
+        let (control, clients) = (Some(control), Clients::default());
+        Self { worker, monitor, control, inbox, saved, subscribers: BTreeMap::new(), osds: BTreeMap::new(), clients }
     }
 
     /// Runs until [`Event::Stop`], or until the state cannot be saved.
@@ -91,10 +93,19 @@ impl Owner {
         match event {
             Event::Request { connection, reply_to, request } => {
                 self.note_sender(&connection, &request);
+                let renewed = match &request {
+                    MonitorRequest::RenewSession { session } => Some(*session),
+                    _ => None,
+                };
                 let reply = self.monitor.handle(request, at);
+                self.clients.note(&connection, renewed, &reply);
                 answers.push(Answer { connection, reply_to, reply });
             }
+            Event::AskClient { connection, reply_to, session } => {
+                self.clients.ask(&self.worker, session, connection, reply_to);
+            }
             Event::Closed { connection } => {
+                self.clients.closed(connection);
                 self.subscribers.remove(&connection);
                 self.osds.retain(|_, c| c.id() != connection);
             }

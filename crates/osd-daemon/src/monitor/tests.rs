@@ -8,7 +8,7 @@ use protocol::monitor::{
     ClusterStatus, Health, MapUpdate, MonitorReply, MonitorRequest, OsdReport, PgCondition, ResolveReply,
     ResolveRequest, SessionHolding,
 };
-use protocol::{Kind, OsdId, Seq};
+use protocol::{Kind, OsdId, Seq, SessionId};
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -27,7 +27,7 @@ struct Answers {
 }
 
 impl Service for Answers {
-    fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
+    fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         match Kind::from_u16(message.kind) {
             Some(Kind::MapUpdate) => {
                 let update: MapUpdate = protocol::decode("map", &message.front).expect("a map");
@@ -45,6 +45,7 @@ impl Service for Answers {
                 };
                 connection.reply(&message, Kind::ResolveReply.to_u16(), protocol::encode(&reply), Bytes::new());
             }
+            Some(Kind::Telemetry) => assert!(messenger::telemetry::answer(worker, connection, &message)),
             other => panic!("the monitor sent {other:?}"),
         }
     }
@@ -227,4 +228,55 @@ fn bad_messages_get_an_answer_or_the_door() {
     Peer::connect(&runtime.handle(), monitor.addr()).status();
     monitor.stop();
     runtime.shutdown();
+}
+
+#[test]
+fn a_client_is_asked_over_its_own_connection() {
+    let (dir, clients) = (tempfile::tempdir().expect("a directory"), runtime());
+    let runtime = runtime();
+    let monitor = start(config(dir.path()), &runtime.handle()).expect("starts");
+    let operator = Peer::connect(&runtime.handle(), monitor.addr());
+    let ask = |session: SessionId| {
+        let message = Message::new(
+            TrafficClass::Control,
+            Kind::ClientTelemetry.to_u16(),
+            protocol::encode(&session),
+            Bytes::new(),
+        );
+        let reply = block_on(operator.connection.call(message, PATIENCE)).expect("an answer");
+        match Kind::from_u16(reply.kind) {
+            Some(Kind::TelemetryReply) => Ok(protocol::decode::<messenger::TelemetryReport>("report", &reply.front)
+                .expect("a report")
+                .workers
+                .len()),
+            _ => Err(protocol::decode::<MonitorReply>("reply", &reply.front).expect("a reply")),
+        }
+    };
+    let open = |client: &Peer| match client.call(&MonitorRequest::OpenSession { name: "c".into() }) {
+        MonitorReply::Session { session, .. } => session,
+        other => panic!("{other:?}"),
+    };
+    let client = Peer::connect(&clients.handle(), monitor.addr());
+    let session = open(&client);
+    assert_eq!(ask(session), Ok(2), "the client's workers, whom the operator has none of");
+    // The session goes on over another connection, as after a restart of the monitor.
+    client.connection.close();
+    let again = Peer::connect(&clients.handle(), monitor.addr());
+    assert!(matches!(again.call(&MonitorRequest::RenewSession { session }), MonitorReply::Done(_)));
+    assert_eq!(ask(session), Ok(2));
+    let unknown = ask(SessionId::new(session.get() + 1)).expect_err("nobody has this session");
+    assert!(matches!(&unknown, MonitorReply::Refused(why) if why.contains("not connected")), "{unknown:?}");
+    // One that answers nothing more keeps the operator waiting for a while only.
+    let silent = clients.handle().connect(0, ConnectConfig::new(monitor.addr(), ClusterId::default(), "mute"), |_| {
+        Rc::new(messenger::NoService)
+    });
+    let front = protocol::encode(&MonitorRequest::OpenSession { name: "mute".into() });
+    let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front, Bytes::new());
+    let reply = block_on(silent.call(message, PATIENCE)).expect("an answer");
+    let Ok(MonitorReply::Session { session, .. }) = protocol::decode("reply", &reply.front) else {
+        panic!("no session");
+    };
+    let mute = ask(session).expect_err("it does not answer");
+    assert!(matches!(&mute, MonitorReply::Refused(why) if why.contains("nothing came")), "{mute:?}");
+    monitor.stop();
 }

@@ -54,7 +54,7 @@ impl Service for Dispatch {
                 let report = protocol::encode(&self.shared.report());
                 return connection.reply(&message, Kind::OsdStatusReply.to_u16(), report, Bytes::new());
             }
-            _ if crate::telemetry::answer(worker, connection, &message) => return,
+            _ if messenger::telemetry::answer(worker, connection, &message) => return,
             Some(Kind::Scrub) if message.is_request() => match protocol::decode("scrub request", &message.front) {
                 Ok(request) => return scrub::answer(worker, &self.shared, connection, &message, request),
                 Err(_) => None,

@@ -1,0 +1,72 @@
+//! Which client is at the other end of which connection, and what it says when an operator asks.
+//!
+//! Contract: a mount has no port of its own, so it is asked over the connection that it holds to the monitor, wherever its
+//! host is. One that does not answer within [`ANSWER_MAX`] keeps nobody waiting for longer. After a restart the monitor
+//! knows a client again from its next renewal on.
+
+use bytes::Bytes;
+use messenger::{CallError, Connection, Message, ReplyTo, TrafficClass, Worker};
+use protocol::monitor::MonitorReply;
+use protocol::{Kind, SessionId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Time for a client to answer: much for one that runs, and less than operators wait for the monitor.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// The connections of clients with a session.
+#[derive(Default)]
+pub(super) struct Clients {
+    sessions: BTreeMap<SessionId, Connection>,
+}
+
+impl Clients {
+    /// A request was answered: `renewed` is the session that it was to renew.
+    pub fn note(&mut self, connection: &Connection, renewed: Option<SessionId>, reply: &MonitorReply) {
+        match (reply, renewed) {
+            (MonitorReply::Session { session, .. }, _) => {
+                self.sessions.insert(*session, connection.clone());
+            }
+            (MonitorReply::Fenced, Some(session)) => {
+                self.sessions.remove(&session);
+            }
+            (MonitorReply::Done(_), Some(session))
+                if self.sessions.get(&session).is_none_or(|known| known.id() != connection.id()) =>
+            {
+                self.sessions.insert(session, connection.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// A connection is closed for good.
+    pub fn closed(&mut self, connection: u64) {
+        self.sessions.retain(|_, known| known.id() != connection);
+    }
+
+    /// Asks a session's client what it has counted, and passes the answer on.
+    pub fn ask(&self, worker: &Worker, session: SessionId, to: Connection, reply_to: ReplyTo) {
+        let client = self.sessions.get(&session).filter(|client| client.is_up()).cloned();
+        worker.spawn(async move {
+            let (kind, front) = match client {
+                Some(client) => question(&client).await,
+                None => refusal("it is not connected to the monitor".to_owned()),
+            };
+            to.reply_to(reply_to, Message::new(reply_to.class, kind.to_u16(), front, Bytes::new()));
+        });
+    }
+}
+
+async fn question(client: &Connection) -> (Kind, Bytes) {
+    let message = Message::new(TrafficClass::Control, Kind::Telemetry.to_u16(), Bytes::new(), Bytes::new());
+    match client.call(message, ANSWER_MAX).await {
+        Ok(reply) if reply.kind == Kind::TelemetryReply.to_u16() => (Kind::TelemetryReply, reply.front),
+        Ok(reply) => refusal(format!("it gave an unexpected answer of kind {:#06x}", reply.kind)),
+        Err(CallError::Deadline) => refusal(format!("nothing came within {} s", ANSWER_MAX.as_secs())),
+        Err(error) => refusal(error.to_string()),
+    }
+}
+
+fn refusal(why: String) -> (Kind, Bytes) {
+    (Kind::MonitorReply, protocol::encode(&MonitorReply::Refused(why)))
+}
