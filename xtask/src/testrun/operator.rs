@@ -1,5 +1,6 @@
 //! The daemon without arguments, and the command `trefoil`, as an operator uses them.
 
+mod profile;
 mod telemetry;
 
 use super::Bench;
@@ -19,8 +20,8 @@ use std::time::Duration;
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
-    let Some(rig) = Rig::start("operator", bench, report, with_metrics)? else { return Ok(()) };
-    let tests: [RigTest; 10] = [
+    let Some(rig) = Rig::start("operator", bench, report, settings)? else { return Ok(()) };
+    let tests: [RigTest; 13] = [
         ("status, for people and as JSON", status),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
@@ -29,7 +30,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("locks of all daemons, sorted, filtered, as JSON, watched", telemetry::locks),
         ("top: workers of all daemons", telemetry::top),
         ("top: connections under load, and what other mappings would do", telemetry::connections),
-        ("errors of locks and top are words and exit codes", telemetry::errors),
+        ("profile: every layer counts what a mount was asked", profile::layers),
+        ("profile: tables, shares, filters, one mount", profile::table),
+        ("a mount that is stopped is named by locks, top and profile", profile::stopped_mount),
+        ("errors of locks, top and profile are words and exit codes", telemetry::errors),
         ("metrics: a scrape, beside garbage and slow peers", telemetry::metrics),
     ];
     for (name, test) in tests {
@@ -40,8 +44,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     rig.finish(bench, report)
 }
 
-fn with_metrics(mut spec: Spec) -> Spec {
-    spec.settings.push(telemetry::SETTING.into());
+/// With metrics; and a mount that is stopped keeps its session for long enough to be seen not to answer.
+fn settings(mut spec: Spec) -> Spec {
+    spec.settings.extend([telemetry::SETTING.into(), "session_ttl_ms = 120000".into()]);
     spec
 }
 
