@@ -1,38 +1,26 @@
 //! Figure 15: 4 KiB random writes through the client, with the daemon's path cut after dispatch, after PG processing,
 //! and whole.
 //!
-//! Contract: real CPU. One daemon process with all roles and one OSD (k = 1, m = 0), so that the path is that of the
-//! paper's figure without its replication; started anew for each cell, on a fresh directory. The clients live in this
-//! process, each with a worker and a session of its own. A run in which writes were answered although the daemon used
+//! Contract: as [`crate::daemon`]: the path is that of the paper's figure without its replication; the daemon is started
+//! anew for each cell. A run in which writes were answered although the daemon used
 //! next to no CPU is no measurement of the daemon: it is kept in the raw data, named in the report, and left out of medians.
 
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Duration;
 
-use bytes::Bytes;
 use clap::Parser;
-use client::{Client, ClientConfig, ClientError, FileRef, LocalIo, SizeHint};
-use protocol::{Gfid, PoolId};
 use serde::Serialize;
 
 use crate::chart::{Figure, Panel, Plot};
+use crate::daemon::{BLOCK_BYTES, CLIENTS, Daemon, IN_FLIGHT};
 use crate::error::BenchError;
 use crate::figures::look;
 use crate::machine::{self, Machine};
 use crate::report::{self, RowOf};
 use crate::stats::median;
 
-const BLOCK_BYTES: usize = 4096;
-/// Every client writes within a file of this size: small enough for a memstore, large enough for random writes.
-const FILE_BYTES: u64 = 16 << 20;
-const CLIENTS: usize = 8;
-/// Writes in flight of each client.
-const IN_FLIGHT: usize = 8;
 /// Workers of the OSD: as many as there are cores.
 const MAPPINGS: [&str; 4] = ["round-robin", "lcam", "handoff", "core-affine"];
 /// Name, `osd_path_cut`, `osd_objectstore`.
@@ -122,67 +110,6 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
     Ok(dir)
 }
 
-/// A daemon that is killed when it is no longer needed.
-struct Daemon {
-    child: Child,
-    monitor: SocketAddr,
-}
-
-impl Daemon {
-    fn start(args: &Args, dir: &Path, path: (&str, &str, &str), mapping: &str) -> Result<Daemon, BenchError> {
-        let [monitor, mds, osd] = free_ports().map_err(BenchError::file(dir))?;
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let log = std::fs::File::create(dir.join("log")).map_err(BenchError::file(dir))?;
-        let settings = [
-            ("DATA_DIR", dir.join("data").display().to_string()),
-            ("MONITOR_ADDR", monitor.to_string()),
-            ("MDS_LISTEN", mds.to_string()),
-            ("OSD_LISTEN", osd.to_string()),
-            ("OSD_COUNT", "1".into()),
-            ("POOL_K", "1".into()),
-            ("POOL_M", "0".into()),
-            ("OSD_OP_THREADS", cores.to_string()),
-            ("MS_MAPPING", mapping.into()),
-            ("MS_PLACEMENT_INTERVAL_MS", "100".into()),
-            ("OSD_OBJECTSTORE", path.2.into()),
-            ("OSD_PATH_CUT", path.1.into()),
-            ("LOG", "warn".into()),
-        ];
-        let child = Command::new(&args.daemon)
-            .envs(settings.map(|(name, value)| (format!("TREFOIL_{name}"), value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(BenchError::file(&args.daemon))?;
-        Ok(Daemon { child, monitor })
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have ended by itself; its log says why.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Ports that were free a moment ago.
-fn free_ports() -> std::io::Result<[SocketAddr; 3]> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let held = [bind()?, bind()?, bind()?];
-    Ok([held[0].local_addr()?, held[1].local_addr()?, held[2].local_addr()?])
-}
-
-/// Shared by the writers and whoever keeps the time.
-#[derive(Default)]
-struct Meter {
-    measuring: AtomicBool,
-    stop: AtomicBool,
-    writes: AtomicU64,
-    latency_ns: AtomicU64,
-}
-
 fn cell(
     args: &Args,
     path: (&'static str, &str, &str),
@@ -191,64 +118,23 @@ fn cell(
     (warm_up_ms, measure_ms): (u64, u64),
 ) -> Result<Measured, BenchError> {
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
-    let daemon = Daemon::start(args, dir.path(), path, mapping)?;
-    let clients = (0..CLIENTS).map(|_| connect(&daemon)).collect::<Result<Vec<_>, _>>()?;
-    let meter = Arc::new(Meter::default());
-    let mut writers = Vec::new();
-    for (index, (client, pool)) in clients.iter().enumerate() {
-        for task in 0..IN_FLIGHT {
-            let file = FileRef { gfid: Gfid::of_inode(1_000_000 + index as u64), pool: *pool };
-            let (meter, seed) = (Arc::clone(&meter), (index * IN_FLIGHT + task) as u64);
-            writers.push((client, client.run_on(0, move |io| write_randomly(io, file, meter, seed))));
-        }
-    }
-    std::thread::sleep(Duration::from_millis(warm_up_ms));
-    let (begin, cpu) = (Instant::now(), machine::process_cpu_ns(daemon.child.id()));
-    meter.measuring.store(true, Relaxed);
-    std::thread::sleep(Duration::from_millis(measure_ms));
-    meter.measuring.store(false, Relaxed);
-    let (elapsed, used) = (begin.elapsed(), machine::process_cpu_ns(daemon.child.id()).saturating_sub(cpu));
-    meter.stop.store(true, Relaxed);
-    for (client, writer) in writers {
-        client.block_on(writer)?;
-    }
-    clients.iter().try_for_each(|(client, _)| client.close())?;
-    let writes = meter.writes.load(Relaxed);
-    let each = |ns: u64| ns as f64 / 1e3 / writes.max(1) as f64;
+    let settings = [
+        ("MS_MAPPING", mapping.to_owned()),
+        ("MS_PLACEMENT_INTERVAL_MS", "100".into()),
+        ("OSD_OBJECTSTORE", path.2.into()),
+        ("OSD_PATH_CUT", path.1.into()),
+    ];
+    let daemon = Daemon::start(&args.daemon, dir.path(), &settings)?;
+    let written = daemon.write(true, Duration::from_millis(warm_up_ms), Duration::from_millis(measure_ms))?;
     Ok(Measured {
         path: path.0,
         mapping,
         run,
-        writes,
-        writes_per_s: writes as f64 / elapsed.as_secs_f64(),
-        mean_us: each(meter.latency_ns.load(Relaxed)),
-        daemon_cpu_us: each(used),
+        writes: written.writes,
+        writes_per_s: written.per_second(),
+        mean_us: written.mean_us(),
+        daemon_cpu_us: written.daemon_cpu_us(),
     })
-}
-
-fn connect(daemon: &Daemon) -> Result<(Client, PoolId), BenchError> {
-    let config = ClientConfig { workers: 1, ..ClientConfig::new(daemon.monitor.to_string(), "datapath bench") };
-    let client = Client::connect(config)?;
-    let pool = client.map()?.pools.keys().next().copied().ok_or(ClientError::Closed)?;
-    Ok((client, pool))
-}
-
-async fn write_randomly(io: LocalIo, file: FileRef, meter: Arc<Meter>, seed: u64) -> Result<(), ClientError> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let data = Bytes::from(vec![seed as u8; BLOCK_BYTES]);
-    let blocks = FILE_BYTES / BLOCK_BYTES as u64;
-    while !meter.stop.load(Relaxed) {
-        let offset = random.u64(..blocks) * BLOCK_BYTES as u64;
-        let begin = Instant::now();
-        // Blocks are whole stripes, so what was there before is of no interest.
-        let hint = SizeHint { zero_from: u64::MAX, size_after: FILE_BYTES };
-        io.write(file, offset, data.clone(), hint).await?;
-        if meter.measuring.load(Relaxed) {
-            meter.writes.fetch_add(1, Relaxed);
-            meter.latency_ns.fetch_add(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(0), Relaxed);
-        }
-    }
-    Ok(())
 }
 
 fn value(measured: &[Measured], path: &str, mapping: &str, of: Of) -> f64 {

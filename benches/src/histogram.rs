@@ -1,4 +1,7 @@
-//! Latencies in buckets of at most 1.6% width, so that a run of any length takes the same memory.
+//! Latencies in buckets of at most 1.6% width, so that a run of any length takes the same memory. Finer than the daemons'
+//! own ([`messenger::histogram`]), whose buckets these are otherwise.
+
+use messenger::histogram::{bucket_end, bucket_of};
 
 /// Buckets per power of two, as a power of two.
 const SUB_BITS: u32 = 6;
@@ -14,7 +17,7 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one value.
     pub fn record(&mut self, ns: u64) {
-        let index = index_of(ns);
+        let index = bucket_of::<SUB_BITS>(ns);
         if index >= self.counts.len() {
             self.counts.resize(index + 1, 0);
         }
@@ -40,24 +43,11 @@ impl Histogram {
         for (index, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return upper_ns(index) as f64 / 1e3;
+                return bucket_end::<SUB_BITS>(index) as f64 / 1e3;
             }
         }
         0.0
     }
-}
-
-/// Values below 2^SUB_BITS have a bucket each; above, every power of two has 2^SUB_BITS.
-fn index_of(ns: u64) -> usize {
-    let exponent = (u64::BITS - ns.leading_zeros()).saturating_sub(SUB_BITS + 1);
-    ((u64::from(exponent) << SUB_BITS) + (ns >> exponent)) as usize
-}
-
-/// The largest value of a bucket.
-fn upper_ns(index: usize) -> u64 {
-    let exponent = (index >> SUB_BITS).saturating_sub(1);
-    let mantissa = (index - (exponent << SUB_BITS)) as u64;
-    ((mantissa + 1) << exponent) - 1
 }
 
 #[cfg(test)]
@@ -67,10 +57,10 @@ mod tests {
     #[test]
     fn every_value_lies_in_its_bucket() {
         for ns in (0..2000).chain((11..40).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + (1 << (bit - 3))])) {
-            let index = index_of(ns);
-            assert!(upper_ns(index) >= ns, "{ns} is above bucket {index}");
-            assert!(index == 0 || upper_ns(index - 1) < ns, "{ns} is below bucket {index}");
-            assert!(upper_ns(index) as f64 <= ns as f64 * 1.016 + 1.0);
+            let index = bucket_of::<SUB_BITS>(ns);
+            assert!(bucket_end::<SUB_BITS>(index) >= ns, "{ns} is above bucket {index}");
+            assert!(index == 0 || bucket_end::<SUB_BITS>(index - 1) < ns, "{ns} is below bucket {index}");
+            assert!(bucket_end::<SUB_BITS>(index) as f64 <= ns as f64 * 1.016 + 1.0);
         }
     }
 

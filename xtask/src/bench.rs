@@ -27,6 +27,12 @@ pub enum BenchTask {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// What telemetry costs: locks, the messenger and a daemon, with it on and off in turns, with a report
+    Overhead {
+        /// --quick, --name NAME, --out DIR; --help for more
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// The criterion benches of single parts: coding, messenger
     Criterion {
         /// Passed on to cargo bench
@@ -52,6 +58,10 @@ pub fn run(task: BenchTask, interrupt: &Interrupt) -> Outcome {
         BenchTask::Datapath { args } => {
             let daemon = workspace::build_release(interrupt)?.join("osd-daemon");
             command.args(["bench", "-p", "benches", "--bench", "datapath", "--", "--daemon"]).arg(daemon).args(args);
+        }
+        BenchTask::Overhead { args } => {
+            let daemon = workspace::build_release(interrupt)?.join("osd-daemon");
+            command.args(["bench", "-p", "benches", "--bench", "overhead", "--", "--daemon"]).arg(daemon).args(args);
         }
         BenchTask::Criterion { args } => {
             command.args(["bench", "-p", "benches", "--bench", "coding", "--bench", "messenger"]).args(args);

@@ -1,5 +1,5 @@
-//! The contention bench for a few seconds: it must run with every mapping and write everything that a report has. What
-//! it measures in so short a time is not looked at.
+//! The contention and overhead benches for a few seconds: they must run and write everything that a report has. What they
+//! measure in so short a time is not looked at.
 
 use super::report::Report;
 use crate::error::{Context, Outcome, ensure};
@@ -39,7 +39,36 @@ pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
         exec::run_ok(&mut command, BUILD_AND_RUN_MAX, interrupt)?;
         check_summary(&out)?;
         check_files(&out)
+    })?;
+    let out = dir.path().join("overhead");
+    report.case("bench", "overhead --quick writes a complete report", || {
+        let daemon = workspace::build_release(interrupt)?.join("osd-daemon");
+        let mut command = Command::new(workspace::cargo());
+        command.current_dir(workspace::root());
+        command.args(["bench", "-p", "benches", "--bench", "overhead", "--", "--quick", "--daemon"]).arg(daemon);
+        exec::run_ok(command.arg("--out").arg(&out), BUILD_AND_RUN_MAX, interrupt)?;
+        check_overhead(&out)
     })
+}
+
+/// Each metric was measured with telemetry on and off.
+fn check_overhead(out: &Path) -> Outcome {
+    let text = read(&out.join("report.md"))?;
+    for part in
+        ["* Command:", "* Commit:", "lock and unlock", "empty calls", "4 KiB writes", "## What this does not show"]
+    {
+        ensure!(text.contains(part), "the report lacks `{part}`");
+    }
+    for file in ["summary.json", "raw.json"] {
+        let rows: Vec<serde_json::Value> =
+            serde_json::from_str(&read(&out.join(file))?).doing(|| format!("{file} is not JSON"))?;
+        ensure!(rows.len() == 4, "{} rows in {file}", rows.len());
+        for row in &rows {
+            let positive = |field: &str| row[field].as_f64().is_some_and(|value| value > 0.0);
+            ensure!(positive("on") && positive("off"), "not measured: {row}");
+        }
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> Outcome<String> {
