@@ -152,7 +152,7 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
     let summaries = Metric::ALL.map(|metric| summary(metric, &rounds));
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = args.out.clone().unwrap_or_else(|| machine::free_dir(&home.join("runs"), &args.name));
-    report::make_dirs(&dir, &["."])?;
+    std::fs::create_dir_all(&dir).map_err(BenchError::file(&dir))?;
     report::put(&dir.join("summary.json"), &report::lines(&summaries)?)?;
     report::put(&dir.join("raw.json"), &report::lines(&rounds)?)?;
     report::put(&dir.join("report.md"), &text(&args.name, &machine, &summaries, effort.rounds))?;

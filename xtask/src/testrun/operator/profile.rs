@@ -102,7 +102,8 @@ pub fn table(bench: &Bench, rig: &Rig) -> Outcome {
         *shares.entry((row["layer"].to_string(), row["target"].to_string())).or_insert(0.0) += ns("share");
     }
     for (of, share) in &shares {
-        ensure!((share - 1.0).abs() < 1e-6, "the shares of {of:?} are {share} in all");
+        let is_whole = (share - 1.0).abs() < 1e-6;
+        ensure!(is_whole, "the shares of {of:?} are {share} in all");
     }
     let mount = mount_name(rig, &all)?;
     let each = shown(bench, rig, "--per-daemon --filter read")?;
