@@ -2,7 +2,7 @@
 //!
 //! From the ground up, each module knowing only those above it:
 //!
-//! * [`disk`]: the system calls that std lacks. [`medium`]: files on a disk or in memory, behind one seam.
+//! * [`disk`]: the system calls that std lacks. [`fullness`]: when a disk is nearly full. [`medium`]: files on a disk or in memory, behind one seam.
 //! * [`superblock`]: whose data directory this is, and who holds it.
 //! * [`codec`]: Reed-Solomon, any k of k + m shards give all. [`layout`]: which byte is where.
 //! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
@@ -19,6 +19,7 @@ pub mod codec;
 pub mod core;
 pub mod disk;
 pub mod fragment;
+pub mod fullness;
 pub mod journal;
 pub mod layout;
 pub mod medium;

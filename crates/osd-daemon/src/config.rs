@@ -5,6 +5,7 @@
 
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
+use ec_store::fullness::FullRatios;
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
@@ -116,7 +117,11 @@ settings! {
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
     /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 256 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
-    /// Share of a disk at which it counts as full, 0.5 to 0.99 [default: 0.95]
+    /// Share of a disk at which status warns that it is nearly full, 0.5 to 0.99 [default: 0.85, but at most the next]
+    mon_osd_nearfull_ratio: f64, "TREFOIL_MON_OSD_NEARFULL_RATIO";
+    /// Share of a disk at which no whole shard is rebuilt onto it, 0.5 to 0.99 [default: 0.90, but at most the next]
+    mon_osd_backfillfull_ratio: f64, "TREFOIL_MON_OSD_BACKFILLFULL_RATIO";
+    /// Share of a disk at which it counts as full and writers get ENOSPC, 0.5 to 0.99 [default: 0.95]
     mon_osd_full_ratio: f64, "TREFOIL_MON_OSD_FULL_RATIO";
     /// Where storage daemons keep objects: file, or memstore, which LOSES EVERYTHING when it stops and is for measuring
     /// [default: file]
@@ -222,8 +227,8 @@ pub struct Config {
     pub journal_sync_interval_ms: u64,
     /// Bytes of a core's journal.
     pub journal_bytes_max: u64,
-    /// Share of a disk at which it is full.
-    pub full_ratio: f64,
+    /// Shares of a disk at which it is nearly full, too full for backfill, and full.
+    pub ratios: FullRatios,
     /// Where storage daemons keep objects.
     pub store: StoreConfig,
     /// Where an operation stops.
@@ -317,7 +322,7 @@ impl Config {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let ms_placement = placement(&s)?;
         let ms_max_events = parsed("ms_max_events", s.ms_max_events.as_deref())?.unwrap_or_default();
-        let full_ratio = s.mon_osd_full_ratio.unwrap_or(0.95);
+        let ratios = full_ratios(&s)?;
         let osd_op_threads = s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16);
         let osd_op_threads = in_range("osd_op_threads", osd_op_threads, 1, 256)?;
         let store = store(s.osd_objectstore.as_deref(), s.memstore_bytes_max, osd_op_threads)?;
@@ -358,7 +363,7 @@ impl Config {
                 64 << 20,
                 1 << 40,
             )?,
-            full_ratio: in_range("mon_osd_full_ratio", full_ratio, 0.5, 0.99)?,
+            ratios,
             store,
             path_cut: path_cut(s.osd_path_cut.as_deref(), store)?,
             http_listen: s.http_listen,
@@ -507,6 +512,24 @@ fn parsed<T: FromStr<Err: std::fmt::Display>>(key: &'static str, text: Option<&s
     text.map(|text| text.parse().map_err(|error: T::Err| value(key, &text, error.to_string()))).transpose()
 }
 
+/// The ratios of full disks, in order; a default gives way to what was set.
+fn full_ratios(s: &Settings) -> Result<FullRatios, ConfigError> {
+    let default = FullRatios::default();
+    let below = |key, set: Option<f64>, default: f64, next_key: &str, next: f64| match set {
+        Some(ratio) if ratio > next => {
+            let allowed = format!("allowed is at most {next_key}, which is {next}");
+            Err(ConfigError::Value { key, value: ratio.to_string(), allowed })
+        }
+        set => in_range(key, set.unwrap_or(default.min(next)), 0.5, 0.99),
+    };
+    let full = in_range("mon_osd_full_ratio", s.mon_osd_full_ratio.unwrap_or(default.full), 0.5, 0.99)?;
+    let (key, set) = ("mon_osd_backfillfull_ratio", s.mon_osd_backfillfull_ratio);
+    let backfillfull = below(key, set, default.backfillfull, "mon_osd_full_ratio", full)?;
+    let (next_key, set) = (key, s.mon_osd_nearfull_ratio);
+    let nearfull = below("mon_osd_nearfull_ratio", set, default.nearfull, next_key, backfillfull)?;
+    Ok(FullRatios { nearfull, backfillfull, full })
+}
+
 fn in_range<T: PartialOrd + Copy + std::fmt::Display>(
     key: &'static str,
     v: T,
@@ -578,6 +601,10 @@ mod tests {
             ("ms_max_events = \"0\"", "allowed are auto and 1 to 65536"),
             ("osd_id = 3", "below osd_count"),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
+            ("mon_osd_nearfull_ratio = 0.1", "from 0.5 to 0.99"),
+            ("mon_osd_backfillfull_ratio = 0.96", "at most mon_osd_full_ratio, which is 0.95"),
+            ("mon_osd_full_ratio = 0.8\nmon_osd_backfillfull_ratio = 0.9", "at most mon_osd_full_ratio, which is 0.8"),
+            ("mon_osd_nearfull_ratio = 0.91", "at most mon_osd_backfillfull_ratio, which is 0.9"),
             ("osd_objectstore = \"ram\"", "file, memstore"),
             ("osd_objectstore = \"memstore\"\nmemstore_bytes_max = 1000", "from 134217728"),
             ("osd_path_cut = \"pg\"", "none, msgr, msgr+pg"),

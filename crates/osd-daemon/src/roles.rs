@@ -245,7 +245,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_connections_max: config.ms_connections_max,
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,
-        full_ratio: config.full_ratio,
+        ratios: config.ratios,
         store: config.store,
         path_cut: config.path_cut,
         osd_scrub_min_interval: Duration::from_secs(config.osd_scrub_min_interval_s),

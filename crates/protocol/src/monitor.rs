@@ -150,6 +150,12 @@ pub struct OsdReport {
     pub used_bytes: u64,
     /// Bytes that it will still take.
     pub free_bytes: u64,
+    /// Per cent of its disk that are used, of what can be used.
+    pub used_percent: u8,
+    /// How full it is.
+    pub fullness: Fullness,
+    /// PGs whose backfill waits for space.
+    pub backfills_waiting: u64,
     /// Bytes in its journals.
     pub journal_bytes: u64,
     /// Records in its journals that are not trimmed yet; 0 some seconds after the last write.
@@ -178,6 +184,20 @@ pub struct OsdReport {
     pub path_cut: PathCut,
     /// What scrubbing has done and found.
     pub scrub: Box<ScrubReport>,
+}
+
+/// How full an OSD is, by the three ratios of its settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Fullness {
+    /// Below all of them.
+    #[default]
+    Ok,
+    /// At `mon_osd_nearfull_ratio`: the operator is warned.
+    NearFull,
+    /// At `mon_osd_backfillfull_ratio`: no backfill goes there.
+    BackfillFull,
+    /// At `mon_osd_full_ratio`: writers get ENOSPC.
+    Full,
 }
 
 /// What of a PG still has to be rebuilt on an OSD.
@@ -235,6 +255,18 @@ pub enum PathCut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be one of {0}")]
 pub struct UnknownWord(pub &'static str);
+
+impl Fullness {
+    /// Its word, as Ceph has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fullness::Ok => "ok",
+            Fullness::NearFull => "nearfull",
+            Fullness::BackfillFull => "backfillfull",
+            Fullness::Full => "full",
+        }
+    }
+}
 
 impl ObjectStore {
     /// Its word in configurations.

@@ -7,7 +7,9 @@
 //!   "messages": ["..."],            why, in words
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
-//!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "journal_bytes": 1, "journal_records": 0,
+//!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "used_percent": 1,
+//!             "fullness": "ok", "nearfull", "backfillfull" or "full", "backfills_waiting": 0,    PGs
+//!             "journal_bytes": 1, "journal_records": 0,
 //!             "objects_to_rebuild": 0, "bytes_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
 //!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0,
 //!             "scrub": {"running": "1.3" or null, "pgs": 0, "objects": 0, "bytes": 0, "found": 0, "repaired": 0,
@@ -75,6 +77,9 @@ struct OsdJson<'a> {
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
+    used_percent: u8,
+    fullness: &'static str,
+    backfills_waiting: u64,
     journal_bytes: u64,
     journal_records: u64,
     objects_to_rebuild: u64,
@@ -202,6 +207,9 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         total_bytes: report.total_bytes,
         used_bytes: report.used_bytes,
         free_bytes: report.free_bytes,
+        used_percent: report.used_percent,
+        fullness: report.fullness.as_str(),
+        backfills_waiting: report.backfills_waiting,
         journal_bytes: report.journal_bytes,
         journal_records: report.journal_records,
         objects_to_rebuild: report.to_rebuild.iter().map(|backlog| backlog.objects).sum(),

@@ -4,13 +4,28 @@ use super::Monitor;
 use super::progress::seconds_left;
 use crate::map::{Osd, SessionState};
 use protocol::monitor::{
-    ClusterStatus, Health, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus, RecoveryStatus,
+    ClusterStatus, Fullness, Health, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus,
+    RecoveryStatus,
 };
 use protocol::{OsdId, PgId, ShardSet};
 use std::collections::BTreeMap;
 
-/// Below this share of free space an OSD is worth a message: one in so many bytes.
-const NEAR_FULL_ONE_IN: u64 = 10;
+/// What is to be said of an OSD's space.
+fn of_fullness(report: &OsdReport) -> Option<String> {
+    let what = match report.fullness {
+        Fullness::Ok if report.backfills_waiting == 0 => return None,
+        Fullness::Ok => "has space again",
+        Fullness::NearFull => "is nearly full",
+        Fullness::BackfillFull => "is too full for backfill",
+        Fullness::Full => "is full, writers get ENOSPC",
+    };
+    let waiting = match report.backfills_waiting {
+        0 => String::new(),
+        count => format!(", backfill of {count} placement groups waits"),
+    };
+    let (percent, mib) = (report.used_percent, report.free_bytes >> 20);
+    Some(format!("{what}{waiting}: {percent}% of its disk is used, it takes {mib} MiB more"))
+}
 
 impl Monitor {
     /// How the cluster is.
@@ -87,10 +102,7 @@ impl Monitor {
             found.push((Health::Ok, format!("{id} may start on an empty disk, once: `trefoil osd replace` was run")));
         }
         for (id, report) in &self.live.reports {
-            if report.total_bytes > 0 && report.free_bytes < report.total_bytes / NEAR_FULL_ONE_IN {
-                let share = report.free_bytes * 100 / report.total_bytes;
-                found.push((Health::Degraded, format!("{id} is nearly full: {share}% free")));
-            }
+            found.extend(of_fullness(report).map(|message| (Health::Degraded, format!("{id} {message}"))));
             if report.path_cut != PathCut::None {
                 let cut = report.path_cut.as_str();
                 let what = format!(

@@ -2,7 +2,7 @@
 
 use super::resolve::choose_cut;
 use super::*;
-use protocol::monitor::{Health, PgBacklog, PgCondition, RecoveryStatus, ResolveRequest, SessionHolding};
+use protocol::monitor::{Fullness, Health, PgBacklog, PgCondition, RecoveryStatus, ResolveRequest, SessionHolding};
 use protocol::{ClusterId, Profile, Seq};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -421,4 +421,28 @@ fn the_cut_is_the_longest_prefix_that_every_touched_member_has() {
     assert_eq!(cut(0b011, &[a, b]), Some(3), "outsiders do not count");
     let gap = report(0, &[(1, 0b111), (3, 0b111)]);
     assert_eq!(cut(0b111, &[gap.clone(), gap.clone(), gap]), Some(1), "RecoverGap");
+}
+
+#[test]
+fn an_osd_that_fills_up_is_named_with_what_follows_from_it() {
+    let mut monitor = Monitor::whole(3, 1);
+    let osd = OsdId::new(1);
+    let mut told = |fullness, backfills_waiting| {
+        let (used_percent, free_bytes) = (87, 5 << 20);
+        let report = OsdReport { osd, fullness, backfills_waiting, used_percent, free_bytes, ..OsdReport::default() };
+        monitor.ok(MonitorRequest::Heartbeat { report }, SECOND);
+        let status = monitor.status();
+        (status.health, status.messages.join("; "))
+    };
+    assert_eq!(told(Fullness::Ok, 0), (Health::Ok, String::new()));
+    let rest = "87% of its disk is used, it takes 5 MiB more";
+    for (fullness, waiting, what) in [
+        (Fullness::NearFull, 0, "is nearly full"),
+        (Fullness::BackfillFull, 0, "is too full for backfill"),
+        (Fullness::BackfillFull, 4, "is too full for backfill, backfill of 4 placement groups waits"),
+        (Fullness::Full, 0, "is full, writers get ENOSPC"),
+        (Fullness::Full, 4, "is full, writers get ENOSPC, backfill of 4 placement groups waits"),
+    ] {
+        assert_eq!(told(fullness, waiting), (Health::Degraded, format!("osd.1 {what}: {rest}")));
+    }
 }

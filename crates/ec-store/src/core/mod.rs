@@ -15,9 +15,10 @@
 //! `Busy`. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and repairs, `comparing`
-//! finds what they need not move, [`scrub`] compares shards.
+//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and
+//! repairs, `backfill` makes that wait on a nearly full disk, `comparing` finds what need not move, [`scrub`] compares shards.
 
+mod backfill;
 mod backlog;
 mod comparing;
 mod format;
@@ -36,6 +37,7 @@ pub use reading::{READ_BYTES_MAX, zeros};
 pub use store::CoreStore;
 
 use crate::fragment::{FragmentConfig, FragmentError};
+use crate::fullness::FullRatios;
 use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
 use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError};
@@ -45,7 +47,7 @@ use bytes::Bytes;
 use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
-use protocol::monitor::{PgBacklog, SessionHolding};
+use protocol::monitor::{Fullness, PgBacklog, SessionHolding};
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
 use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardSet};
 use std::cell::{Cell, RefCell};
@@ -77,8 +79,8 @@ pub struct CoreConfig {
     /// Time between syncs while anything is unsynced: what the loss of power can take from writes without fsync, and how
     /// long records wait to be applied. Default 100 ms.
     pub journal_sync_interval: Duration,
-    /// Share of the disk at which sessions are told that it is full. Default 0.95.
-    pub full_ratio: f64,
+    /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which backfill pauses (0.90).
+    pub ratios: FullRatios,
     /// Least size of a write that goes straight to never-written space, in bytes. Default
     /// [`PgShard::DIRECT_BYTES_MIN`].
     pub direct_bytes_min: u32,
@@ -99,7 +101,7 @@ impl CoreConfig {
             journal: JournalConfig { journal_bytes_max: 256 << 20, ..JournalConfig::default() },
             fragment: FragmentConfig::default(),
             journal_sync_interval: Duration::from_millis(100),
-            full_ratio: 0.95,
+            ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             cut_after_pg: false,
             scrub_bytes_per_sec: 32 << 20,
@@ -187,6 +189,10 @@ pub struct CoreStats {
     pub to_rebuild: Vec<PgBacklog>,
     /// Syncs that ended well.
     pub syncs: u64,
+    /// How full the disk is.
+    pub fullness: Fullness,
+    /// PGs whose backfill waits for space.
+    pub backfills_waiting: u64,
 }
 
 /// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they are against it.
@@ -221,6 +227,8 @@ struct State<O> {
     waiting: Waiting,
     /// Bytes of fragment data that the disk still takes.
     free: u64,
+    /// Bytes of the disk that can be used, those in use included.
+    usable: u64,
     last_trim: Option<Instant>,
     /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle).
     trim_wanted: bool,
@@ -235,6 +243,10 @@ struct State<O> {
     recovery_pace: Pace,
     /// By PG whose shard returns.
     backlogs: HashMap<PgId, Backlog>,
+    /// PGs whose shard began on an empty disk, and is not in sync yet.
+    backfills: BTreeSet<PgId>,
+    /// Those of them that wait for space.
+    toofull: BTreeSet<PgId>,
     stats: CoreStats,
     stopped: bool,
 }
@@ -244,6 +256,10 @@ impl<O> State<O> {
     fn free_now(&self) -> u64 {
         self.free.saturating_sub(self.store.appended)
     }
+
+    fn fullness(&self, ratios: FullRatios) -> Fullness {
+        ratios.fullness(self.usable, self.free_now())
+    }
 }
 
 struct Shared<O> {
@@ -251,6 +267,8 @@ struct Shared<O> {
     config: CoreConfig,
     /// As in `config` at first.
     journal_sync_interval: Cell<Duration>,
+    /// As in `config` at first.
+    ratios: Cell<FullRatios>,
     times: CoreTimes,
     state: RefCell<State<O>>,
     turn: Notify,
@@ -295,6 +313,7 @@ impl<O: Outlet> Core<O> {
             sync: SyncState::default(),
             waiting: Waiting::default(),
             free: 0,
+            usable: 0,
             last_trim: None,
             trim_wanted: false,
             repairs: VecDeque::new(),
@@ -304,6 +323,8 @@ impl<O: Outlet> Core<O> {
             scrub_pace: Pace::new(config.scrub_bytes_per_sec.max(1)),
             recovery_pace: Pace::new(config.recovery_bytes_per_sec),
             backlogs: HashMap::new(),
+            backfills: BTreeSet::new(),
+            toofull: BTreeSet::new(),
             stats: CoreStats::default(),
             stopped: false,
         };
@@ -311,7 +332,8 @@ impl<O: Outlet> Core<O> {
         let state = RefCell::new(state);
         let times = CoreTimes::new(worker.handle().operations());
         let (worker, journal_sync_interval) = (worker.clone(), Cell::new(config.journal_sync_interval));
-        let shared = Shared { worker, config, journal_sync_interval, times, state, turn, synced, repair };
+        let ratios = Cell::new(config.ratios);
+        let shared = Shared { worker, config, journal_sync_interval, ratios, times, state, turn, synced, repair };
         let core = Self { shared: Rc::new(shared) };
         let worker = core.worker();
         core.refresh_free();
@@ -335,6 +357,12 @@ impl<O: Outlet> Core<O> {
         self.shared.journal_sync_interval.set(interval);
     }
 
+    /// Changes [`CoreConfig::ratios`], at once.
+    pub fn set_ratios(&self, ratios: FullRatios) {
+        self.shared.ratios.set(ratios);
+        self.refresh_free();
+    }
+
     /// Changes [`CoreConfig::recovery_bytes_per_sec`], at once.
     pub fn set_recovery_bytes_per_sec(&self, bytes_per_sec: u64) {
         self.shared.state.borrow_mut().recovery_pace.set_rate(bytes_per_sec);
@@ -348,8 +376,11 @@ impl<O: Outlet> Core<O> {
     /// Those of the journal, and of reading the bytes of direct records again.
     pub fn learn(&self, view: ShardView) -> Result<(), CoreError> {
         let mut state = self.shared.state.borrow_mut();
-        let State { store, shards, replays, touched, .. } = &mut *state;
+        let State { store, shards, replays, touched, backfills, .. } = &mut *state;
         let pg = view.pg.pg;
+        if view.is_in_sync() {
+            backfills.remove(&pg);
+        }
         store.set_place(pg, Place { shard: view.me, profile: view.pg.profile });
         match shards.get_mut(&pg) {
             Some(held) => {
@@ -550,6 +581,8 @@ impl<O: Outlet> Core<O> {
             journal_bytes: state.store.journal.bytes(),
             journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),
             to_rebuild: state.shards.iter().filter(|(_, h)| h.shard.is_returning()).map(to_rebuild).collect(),
+            fullness: state.fullness(self.shared.ratios.get()),
+            backfills_waiting: state.toofull.len() as u64,
             ..state.stats.clone()
         }
     }

@@ -51,6 +51,8 @@ enum Rate {
 pub enum Return {
     /// Everything that was missed by now is rebuilt: ask the monitor for writes (`AskJoin`) in this epoch.
     CaughtUp(Epoch),
+    /// The disk is too full for a backfill to go on now: see [`Core::backfill_room`].
+    TooFull,
     /// The shard is whole and synced: tell the monitor (`Join`), naming this epoch.
     Whole(Epoch),
     /// The epoch is over, or the shard does not return: begin anew with the next view.
@@ -132,6 +134,11 @@ impl<O: Outlet> Core<O> {
         loop {
             let mut failed = false;
             while let Some(object) = way.shard(|shard| shard.next_to_rebuild()).flatten() {
+                if self.pauses_backfill(pg) {
+                    way.shard(|shard| shard.put_back(object));
+                    way.report().await?;
+                    return Ok(Return::TooFull);
+                }
                 failed |= !way.rebuild_or_put_back(object, Rate::Limited).await?;
                 if way.shard(|shard| shard.to_report().len()).unwrap_or(0) >= REPORT_OBJECTS {
                     way.report().await?;
@@ -255,7 +262,14 @@ impl<O: Outlet, M: Members> Way<O, M> {
         if self.shard(|shard| shard.is_listed()) == Some(true) {
             return Ok(true);
         }
-        self.core.shared.state.borrow_mut().backlogs.insert(self.pg, Backlog::default());
+        let blank = self.shard(|shard| shard.is_blank()) == Some(true);
+        {
+            let mut state = self.core.shared.state.borrow_mut();
+            state.backlogs.insert(self.pg, Backlog::default());
+            if blank {
+                state.backfills.insert(self.pg);
+            }
+        }
         while let Some(unlisted) = self.shard(|shard| shard.unlisted()) {
             let Some(member) = unlisted.iter().next() else {
                 let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };

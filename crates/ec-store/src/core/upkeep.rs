@@ -297,7 +297,7 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Looks up how much the disk still takes, keeping a margin of `1 - full_ratio` of it, and of what the journal may
+    /// Looks up how much the disk still takes, keeping a margin of 1 - `full` of it, and of what the journal may
     /// soon need: records taken must still find their place in fragment files, and removing files takes records too.
     pub(super) fn refresh_free(&self) {
         let mut state = self.shared.state.borrow_mut();
@@ -305,8 +305,9 @@ impl<O: Outlet> Core<O> {
         let journal = JOURNAL_MARGIN_SEGMENTS * self.shared.config.journal.journal_segment_bytes;
         match state.store.fragments.space() {
             Ok(space) => {
-                let usable = (space.used_bytes + space.free_bytes) as f64;
-                let margin = ((usable * (1.0 - self.shared.config.full_ratio)) as u64).max(journal) + unapplied;
+                state.usable = space.used_bytes + space.free_bytes;
+                let kept = state.usable as f64 * (1.0 - self.shared.ratios.get().full);
+                let margin = (kept as u64).max(journal) + unapplied;
                 state.free = space.free_bytes.saturating_sub(margin);
                 state.store.appended = 0;
             }

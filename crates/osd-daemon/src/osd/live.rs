@@ -15,6 +15,9 @@ impl LiveRole for Shared {
         "journal_sync_interval_ms",
         "osd_recovery_max_active",
         "osd_recovery_max_bytes_per_sec",
+        "mon_osd_nearfull_ratio",
+        "mon_osd_backfillfull_ratio",
+        "mon_osd_full_ratio",
     ];
 
     fn apply(&self, key: &str, config: &Config) -> Result<(), String> {
@@ -26,6 +29,7 @@ impl LiveRole for Shared {
         let interval = Duration::from_millis(config.journal_sync_interval_ms);
         let slots = u64::from(config.osd_recovery_max_active / cores);
         let rate = rate_of_core(config.osd_recovery_max_bytes_per_sec, cores);
+        let ratios = config.ratios;
         for core in 0..usize::from(cores) {
             let key = key.to_owned();
             self.handle.spawn_on(core, move |worker| {
@@ -33,6 +37,7 @@ impl LiveRole for Shared {
                     match key.as_str() {
                         "osd_recovery_max_active" => side.slots.set_max(slots),
                         "osd_recovery_max_bytes_per_sec" => side.core.set_recovery_bytes_per_sec(rate),
+                        key if key.starts_with("mon_osd_") => side.core.set_ratios(ratios),
                         _ => side.core.set_journal_sync_interval(interval),
                     }
                 }

@@ -36,6 +36,7 @@ mod views;
 use crate::admin::LiveConfig;
 use cluster::ClusterMap;
 use ec_store::core::CoreError;
+use ec_store::fullness::FullRatios;
 use ec_store::superblock::{DataDir, DataDirError};
 use messenger::sync::block_on;
 use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
@@ -93,8 +94,8 @@ pub struct OsdConfig {
     pub journal_sync_interval: Duration,
     /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
     pub journal_bytes_max: u64,
-    /// Share of the disk at which it counts as full. Default 0.95.
-    pub full_ratio: f64,
+    /// Shares of the disk at which it counts as nearly full (default 0.85), too full for backfill (0.90), and full (0.95).
+    pub ratios: FullRatios,
     /// Where journals and fragments are. Default: on disk, in `dir`.
     pub store: StoreConfig,
     /// How far operations are carried; anything but to their end needs [`StoreConfig::Memory`]. Default: to their end.
@@ -138,7 +139,7 @@ impl OsdConfig {
             ms_connections_max: 10_000,
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
-            full_ratio: 0.95,
+            ratios: FullRatios::default(),
             store: StoreConfig::File,
             path_cut: PathCut::None,
             heartbeat_interval: Duration::from_millis(500),

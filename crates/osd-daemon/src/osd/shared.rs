@@ -223,6 +223,7 @@ impl Shared {
             path_cut: self.config.path_cut,
             total_bytes: space.total_bytes,
             used_bytes: space.used_bytes,
+            used_percent: (space.used_ratio() * 100.0) as u8,
             scrub: Box::new(self.scrub.lock().report()),
             ..OsdReport::default()
         };
@@ -240,6 +241,8 @@ impl Shared {
             report.writes += stats.writes;
             report.read_bytes += stats.read_bytes;
             report.write_bytes += stats.write_bytes;
+            report.fullness = report.fullness.max(stats.fullness);
+            report.backfills_waiting += stats.backfills_waiting;
         }
         report
     }

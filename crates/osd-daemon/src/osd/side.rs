@@ -82,7 +82,7 @@ pub(super) fn open(
     let core_config = CoreConfig {
         journal,
         journal_sync_interval: config.journal_sync_interval,
-        full_ratio: config.full_ratio,
+        ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
         scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
         recovery_bytes_per_sec: rate_of_core(config.osd_recovery_max_bytes_per_sec, config.osd_op_threads),
@@ -306,8 +306,15 @@ impl Side {
         if !self.core.list_missed(pg, self.others()).await? {
             return Ok(Return::Over);
         }
-        let _permit = self.slots.take().await;
-        self.core.return_shard(pg, self.others()).await
+        loop {
+            // what waits for space takes no slot
+            self.core.backfill_room(pg).await;
+            let _permit = self.slots.take().await;
+            match self.core.return_shard(pg, self.others()).await? {
+                Return::TooFull => {}
+                over => return Ok(over),
+            }
+        }
     }
 
     async fn return_shard(self: Rc<Self>, pg: PgId) {
@@ -321,7 +328,7 @@ impl Side {
                 tracing::info!(%pg, %epoch, took = ?began.elapsed(), "whole");
                 Some((epoch, Way::Whole))
             }
-            Ok(Return::Over) => {
+            Ok(Return::Over | Return::TooFull) => {
                 // not at once: should the epoch not be over after all, this must not spin
                 self.worker.sleep(RETRY_AFTER / 10).await;
                 None

@@ -2,6 +2,7 @@
 
 use super::bench::{FRAGMENT, SECTOR};
 use super::*;
+use crate::fullness::FullRatios;
 use protocol::monitor::PgBacklog;
 
 const OBJECTS: u64 = 3;
@@ -106,6 +107,57 @@ fn only_what_differs_is_moved() {
         bench.set_view(&[0, 1, 2], &[]);
         bench.check(0, 2).await;
         bench.check(1, 2).await;
+    });
+}
+
+/// Ratios by which every disk is too full for backfill, and none is full.
+fn toofull() -> FullRatios {
+    FullRatios { nearfull: 0.0, backfillfull: 0.0, ..FullRatios::default() }
+}
+
+/// Ratios by which only a full disk is too full for backfill.
+fn with_room() -> FullRatios {
+    let full = FullRatios::default().full;
+    FullRatios { nearfull: full, backfillfull: full, full }
+}
+
+#[test]
+fn a_backfill_waits_for_space_and_what_was_missed_does_not() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(6);
+        let mut bench = behind(&worker, &mut random, 0..SECTOR).await;
+        shard_2(&bench).set_ratios(toofull());
+        join(&mut bench).await;
+        bench.kill(2);
+        bench.set_view(&[0, 1], &[]);
+        bench.dirs[2] = tempfile::tempdir().expect("a directory");
+        bench.locks[2] = DataDir::open(bench.dirs[2].path(), ClusterId::new(5), OsdId::new(2)).expect("a directory");
+        bench.open(2);
+        bench.settle(true).await;
+        shard_2(&bench).set_ratios(toofull());
+        let back = |bench: &Bench| {
+            let (core, members) = (shard_2(bench), bench.members());
+            async move { core.return_shard(pg(), members).await.expect("no failure") }
+        };
+        assert_eq!(drive(&mut bench, back).await, Return::TooFull);
+        let (core, room) = (shard_2(&bench), std::rc::Rc::new(std::cell::Cell::new(false)));
+        let out = room.clone();
+        worker.spawn(async move {
+            core.backfill_room(pg()).await;
+            out.set(true);
+        });
+        while shard_2(&bench).stats().backfills_waiting == 0 {
+            bench.turn().await;
+        }
+        assert!(!room.get() && backlog(&bench).objects == OBJECTS);
+        shard_2(&bench).set_ratios(with_room());
+        while !room.get() {
+            bench.turn().await;
+        }
+        assert_eq!(shard_2(&bench).stats().backfills_waiting, 0);
+        assert_eq!(drive(&mut bench, back).await, Return::CaughtUp(bench.view.epoch));
+        bench.set_view(&[0, 1], &[2]);
+        join(&mut bench).await;
     });
 }
 

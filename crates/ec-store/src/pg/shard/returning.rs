@@ -391,6 +391,11 @@ impl PgShard {
         if objects.is_empty() { Ok(()) } else { self.note(store, Delta::Done(objects.to_vec())) }
     }
 
+    /// Does it hold nothing, and has not learned yet what there is to hold?
+    pub fn is_blank(&self) -> bool {
+        !self.log.whole
+    }
+
     /// Is the shard whole, so that it may join once everything is synced? Rule: JoinOwed, JoinNeed.
     pub fn can_join(&self) -> bool {
         // one that has ended owes nothing: its records may be gone into rebuilt objects
