@@ -1,21 +1,15 @@
-//! Disks that lie, end in the middle, or are full.
+//! Disks that lie or end in the middle.
 
 use super::Bench;
 use super::report::Report;
 use super::rig::Rig;
-use crate::cluster::layout::{Spec, osd_name};
-use crate::error::{Context, Outcome, ensure, fail};
-use crate::exec;
+use crate::cluster::layout::osd_name;
+use crate::error::{Context, Outcome, ensure};
 use crate::tree::Tree;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
-
-/// Size of each storage daemon's disk in the test of full ones.
-const SMALL_DISK_MIB: u32 = 256;
 
 /// Runs the tests.
 ///
@@ -27,26 +21,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         report.case("disk", "a torn journal tail is cut", || torn_tail(bench, &rig))?;
         rig.finish(bench, report)?;
     }
-    let mut prepared = Ok(());
-    let small = |spec: Spec| {
-        prepared = (0..spec.osds).try_for_each(|id| small_disk(bench, &spec, id));
-        Spec { settings: vec!["journal_bytes_max = 67108864".into()], ..spec }
-    };
-    if let Some(rig) = Rig::start("full", bench, report, small)? {
-        report.case("disk", "full: ENOSPC, the old is readable, space freed is writable", || {
-            prepared?;
-            full(bench, &rig)
-        })?;
-        rig.finish(bench, report)?;
-    }
     Ok(())
-}
-
-fn small_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
-    let dir = spec.dir.join("data").join(osd_name(id as usize));
-    fs::create_dir_all(&dir).doing(|| "cannot make a data directory")?;
-    let size = format!("size={SMALL_DISK_MIB}m");
-    bench.run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10).map(drop)
 }
 
 /// Fragment files of a storage daemon that hold these bytes, and where.
@@ -126,37 +101,4 @@ fn torn_tail(bench: &Bench, rig: &Rig) -> Outcome {
     rig.wait_clean(bench, 60)?;
     rig.remount(bench)?;
     bench.shell(rig.mount(), &format!("cmp torn '{}'", copy.display()), 30).map(drop)
-}
-
-fn full(bench: &Bench, rig: &Rig) -> Outcome {
-    let copy = rig.scratch("full")?.join("copy");
-    let line = format!("head -c 8000000 /dev/urandom | tee '{}' > old; sync old", copy.display());
-    bench.shell(rig.mount(), &line, 20)?;
-    let mut fill = Command::new("bash");
-    let script = "for i in $(seq 100); do head -c 16000000 /dev/urandom > fill-$i && sync fill-$i || exit 1; done";
-    fill.args(["-c", script]).current_dir(rig.mount());
-    let filled = exec::run(&mut fill, Duration::from_secs(200), &bench.interrupt)?;
-    ensure!(!filled.ok(), "1.6 GB were written to {SMALL_DISK_MIB} MiB disks");
-    ensure!(filled.stderr.contains("No space left"), "the error is not ENOSPC: {}", filled.tail());
-    for name in rig.cluster.layout().daemons() {
-        ensure!(rig.cluster.daemon(&name)?.pid().is_some(), "{name} died of a full disk");
-    }
-    let compare = format!("cmp old '{}'", copy.display());
-    bench.shell(rig.mount(), &compare, 30)?;
-    full_is_shown(bench, rig)?;
-    bench.shell(rig.mount(), "rm fill-*", 60)?;
-    rig.wait_for(bench, "writing after space was freed", 60, || {
-        let again = format!("cp '{}' new && sync new && cmp new old && mv new newer", copy.display());
-        Ok(bench.shell(rig.mount(), &again, 30).is_ok())
-    })?;
-    rig.remount(bench)?;
-    bench.shell(rig.mount(), &format!("cmp newer old && {compare}"), 30).map(drop)
-}
-
-fn full_is_shown(bench: &Bench, rig: &Rig) -> Outcome {
-    let status = rig.cluster.status(&bench.interrupt)?;
-    let (free, total) = (status["free_bytes"].as_u64(), status["total_bytes"].as_u64());
-    let (Some(free), Some(total)) = (free, total) else { return fail("the status has no space") };
-    ensure!(free < total / 5, "the status shows {free} of {total} bytes free on full disks");
-    Ok(())
 }

@@ -10,7 +10,7 @@
 //! * [`programs`], [`sqlite`]: programs that we did not write.
 //! * [`kills`]: processes killed under a writer that remembers what it was promised.
 //! * [`sick`]: parts that are slow or half dead.
-//! * [`bad_input`], [`bad_disk`]: what must be refused or repaired, in words.
+//! * [`bad_input`], [`bad_disk`], [`full_disk`]: what must be refused, repaired or borne, in words.
 //! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
 //! * [`heal`]: what was missed is made up for, on a new disk too.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
@@ -24,6 +24,7 @@ mod bad_disk;
 mod bad_input;
 mod bench;
 mod compare;
+mod full_disk;
 mod fuzzing;
 mod heal;
 mod kills;
@@ -182,6 +183,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if report.wants("disk") {
         bad_disk::run(&bench, report)?;
+        full_disk::run(&bench, report)?;
     }
     if report.wants("heal") {
         heal::run(&bench, report)?;

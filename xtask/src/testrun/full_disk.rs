@@ -1,0 +1,168 @@
+//! Disks that are full: writers are told, and what is there can be read, healed and deleted.
+//!
+//! Each storage daemon has a small file system in memory. Writers note the sum of every file that an fsync has promised them.
+
+use super::Bench;
+use super::report::Report;
+use super::rig::{Background, Rig, RigTest, background};
+use crate::cluster::layout::{Spec, osd_name};
+use crate::error::{Context, Outcome, ensure};
+use std::fs;
+use std::process::Command;
+
+/// Size of each storage daemon's disk.
+const DISK_MIB: u32 = 256;
+/// Programs that write at the same time.
+const WRITERS: usize = 4;
+/// Until a volume is full, or everything in it is read, on a machine that does much else.
+const FILL_SECONDS: u64 = 300;
+/// What is to happen by itself happens within this time.
+const SOON_SECONDS: u64 = 90;
+
+/// Writes files of 4 MB, and notes the sums of those that are synced. `$1`: the writer, `$2`: the notes, `$3`: files at most.
+/// Ends well when all are written, or when there is no space.
+const WRITER: &str = r#"
+set -u -o pipefail
+export LC_ALL=C
+for n in $(seq "$3"); do
+    file="fill-$1-$n"
+    if ! sum=$( { head -c 4000000 /dev/urandom | tee "$file" | sha256sum && sync "$file"; } 2> "$2.error"); then
+        cat "$2.error" >&2
+        grep -q 'No space left on device' "$2.error" || exit 1
+        ! grep -v 'No space left on device' "$2.error" || exit 1
+        echo "$n" > "$2.full"
+        exit 0
+    fi
+    echo "${sum%% *}  $file" >> "$2"
+done
+"#;
+
+/// Runs the tests.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
+    let mut prepared = Ok(());
+    let small = |spec: Spec| {
+        prepared = (0..spec.osds).try_for_each(|id| small_disk(bench, &spec, id));
+        Spec { settings: vec!["journal_bytes_max = 67108864".into()], ..spec }
+    };
+    let Some(rig) = Rig::start("full", bench, report, small)? else { return Ok(()) };
+    let tests: [RigTest; 4] = [
+        ("full: writers get ENOSPC while a storage daemon is away, all they synced is there", filled),
+        ("full: the one that was away heals, and any two suffice", healed),
+        ("full: what is removed can be written again", freed),
+        ("full: filled once more, all shards match", filled_again),
+    ];
+    report.case("disk", "full: small disks are mounted", || prepared)?;
+    for (name, test) in tests {
+        report.case("disk", name, || test(bench, &rig))?;
+    }
+    rig.finish(bench, report)
+}
+
+fn small_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
+    let dir = spec.dir.join("data").join(osd_name(id as usize));
+    fs::create_dir_all(&dir).doing(|| "cannot make a data directory")?;
+    let size = format!("size={DISK_MIB}m");
+    bench.run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10).map(drop)
+}
+
+/// Several writers at once, each of at most so many files; all of them must end well. Gives how many met a full disk.
+fn write(bench: &Bench, rig: &Rig, round: &str, files_max: u32) -> Outcome<usize> {
+    let notes = rig.scratch("notes")?;
+    let start = |writer: usize| {
+        let of = format!("{round}{writer}");
+        let mut command = Command::new("bash");
+        command.args(["-c", WRITER, "writer", &of]).arg(notes.join(&of)).arg(files_max.to_string());
+        background(command.current_dir(rig.mount()), &notes.join(format!("{of}.out")))
+    };
+    let writers: Vec<Background> = (0..WRITERS).map(start).collect::<Outcome<_>>()?;
+    writers.into_iter().try_for_each(|writer| writer.finish(bench, FILL_SECONDS).map(drop))?;
+    Ok((0..WRITERS).filter(|writer| notes.join(format!("{round}{writer}.full")).exists()).count())
+}
+
+/// Everything that was synced and not removed is there, with no cache of the client left. Gives how many files that are.
+fn compare(bench: &Bench, rig: &Rig) -> Outcome<usize> {
+    rig.remount(bench)?;
+    let notes = rig.scratch("notes")?;
+    let mut lines = String::new();
+    for entry in fs::read_dir(&notes).doing(|| "cannot list the notes")? {
+        let path = entry.doing(|| "cannot list the notes")?.path();
+        if path.extension().is_none() {
+            lines += &fs::read_to_string(&path).doing(|| "cannot read the notes")?;
+        }
+    }
+    let sums = rig.scratch("sums")?.join("all");
+    fs::write(&sums, &lines).doing(|| "cannot write the sums")?;
+    bench.run(
+        Command::new("sha256sum").args(["--check", "--quiet", "--strict"]).arg(&sums).current_dir(rig.mount()),
+        FILL_SECONDS,
+    )?;
+    Ok(lines.lines().count())
+}
+
+/// Every storage daemon runs, and the status names those whose disks are filled. That may have got some space back: journals
+/// shrink once writers have stopped.
+fn shown(bench: &Bench, rig: &Rig, full_min: usize) -> Outcome {
+    rig.wait_for(bench, "full storage daemons in `trefoil status --json`", SOON_SECONDS, || {
+        let status = rig.cluster.status(&bench.interrupt)?;
+        let osds = status["osds"].as_array().cloned().unwrap_or_default();
+        let full = osds.iter().filter(|osd| osd["fullness"].as_str().is_some_and(|word| word != "ok"));
+        let told = status["messages"].as_array().cloned().unwrap_or_default();
+        let named = told.iter().filter_map(|line| line.as_str()).filter(|line| line.contains("% of its disk is used"));
+        Ok(full.count() >= full_min && named.count() >= full_min)
+    })?;
+    for name in rig.cluster.layout().daemons() {
+        ensure!(rig.cluster.daemon(&name)?.pid().is_some(), "{name} died of a full disk");
+    }
+    Ok(())
+}
+
+fn filled(bench: &Bench, rig: &Rig) -> Outcome {
+    let full = write(bench, rig, "a", 3)?;
+    ensure!(full == 0, "{full} writers were told that disks of {DISK_MIB} MiB are full at once");
+    rig.cluster.kill("osd-2")?;
+    let full = write(bench, rig, "b", 1000)?;
+    ensure!(full == WRITERS, "{full} of {WRITERS} writers were told that the disks are full");
+    let files = compare(bench, rig)?;
+    ensure!(files > 4 * WRITERS, "only {files} files fit on the disks");
+    rig.cluster.start("osd-2", &bench.interrupt)?;
+    shown(bench, rig, 2)
+}
+
+fn healed(bench: &Bench, rig: &Rig) -> Outcome {
+    rig.wait_clean(bench, FILL_SECONDS)?;
+    shown(bench, rig, 3)?;
+    for id in 0..rig.cluster.layout().osds.len() {
+        let name = osd_name(id);
+        rig.cluster.kill(&name)?;
+        let compared = compare(bench, rig);
+        rig.cluster.start(&name, &bench.interrupt)?;
+        compared.doing(|| format!("{name} is dead"))?;
+        rig.wait_clean(bench, SOON_SECONDS)?;
+    }
+    Ok(())
+}
+
+fn freed(bench: &Bench, rig: &Rig) -> Outcome {
+    bench.shell(rig.mount(), "rm fill-b0-* fill-b1-*", 60)?;
+    for writer in ["b0", "b1"] {
+        fs::remove_file(rig.scratch("notes")?.join(writer)).doing(|| "a writer wrote nothing")?;
+    }
+    rig.wait_for(bench, "writing after space was freed", SOON_SECONDS, || {
+        let line = "head -c 4000000 /dev/urandom > again && sync again && rm again";
+        Ok(bench.shell(rig.mount(), line, SOON_SECONDS).is_ok())
+    })?;
+    compare(bench, rig).map(drop)
+}
+
+fn filled_again(bench: &Bench, rig: &Rig) -> Outcome {
+    let full = write(bench, rig, "c", 1000)?;
+    ensure!(full == WRITERS, "{full} of {WRITERS} writers were told that the disks are full");
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    let mut scrub = rig.cluster.command("trefoil");
+    let said = bench.run(scrub.args(["scrub", "--deep", "--wait"]), FILL_SECONDS)?.stdout;
+    ensure!(said.contains("nothing open"), "a deep scrub of full disks says: {said}");
+    compare(bench, rig).map(drop)
+}
