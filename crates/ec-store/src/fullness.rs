@@ -26,11 +26,6 @@ impl Default for FullRatios {
 }
 
 impl FullRatios {
-    /// Are they in order?
-    pub fn is_ordered(&self) -> bool {
-        self.nearfull <= self.backfillfull && self.backfillfull <= self.full
-    }
-
     /// Of a disk of `usable_bytes` that takes `free_bytes` more before it counts as full.
     pub fn fullness(&self, usable_bytes: u64, free_bytes: u64) -> Fullness {
         let left = free_bytes as f64 / usable_bytes.max(1) as f64;
