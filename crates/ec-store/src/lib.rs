@@ -2,7 +2,8 @@
 //!
 //! From the ground up, each module knowing only those above it:
 //!
-//! * [`disk`]: the system calls that std lacks. [`fullness`]: when a disk is nearly full. [`medium`]: files on a disk or in memory, behind one seam.
+//! * [`disk`]: the system calls that std lacks. [`fullness`]: when a disk is nearly full. [`space`]: what of it is promised to sessions.
+//!   [`medium`]: files on a disk or in memory, behind one seam.
 //! * [`superblock`]: whose data directory this is, and who holds it.
 //! * [`codec`]: Reed-Solomon, any k of k + m shards give all. [`layout`]: which byte is where.
 //! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
@@ -25,4 +26,5 @@ pub mod layout;
 pub mod medium;
 pub mod pg;
 pub mod scrub;
+pub mod space;
 pub mod superblock;

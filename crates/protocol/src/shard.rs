@@ -195,6 +195,26 @@ impl MarkRequest {
     pub const CLOSE: u16 = 2;
 }
 
+/// What a session may have on its way to one core of an OSD, in the unit of [`space_taken`]: writes that not all shards have acknowledged. Each
+/// core keeps space for it, for every session.
+pub const SESSION_WINDOW_BYTES: u64 = 8 << 20;
+
+/// Bytes of a block of a file system: what a file's space is counted in.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of disk that a new fragment takes at most without data: its header, and blocks of its table of checksums.
+pub const SPACE_OF_FRAGMENT: u64 = 3 * BLOCK_BYTES;
+
+/// Bytes of disk that so many bytes take in a fragment that is there, at most: with checksums, and blocks filled in part.
+pub const fn space_of_data(bytes: u64) -> u64 {
+    (bytes + bytes / 128).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
+}
+
+/// Bytes of disk that a write of so many fragment bytes takes in its fragment at most.
+pub const fn space_taken(fragment_bytes: u64) -> u64 {
+    space_of_data(fragment_bytes) + SPACE_OF_FRAGMENT
+}
+
 /// What a shard holds of a session's records; answers attaches and writes (one for many), and reports syncs.
 ///
 /// | bytes | field | meaning |
@@ -204,7 +224,7 @@ impl MarkRequest {
 /// | 16..24 | attach | the attach that this belongs to; others must ignore it |
 /// | 24..32 | tail | the session's last record here |
 /// | 32..40 | durable | the session's last record here that outlives a power loss |
-/// | 40..48 | free | bytes of fragment data that the OSD will still take; 0: full |
+/// | 40..48 | free | bytes that the OSD will still take, beside [`SESSION_WINDOW_BYTES`] of every session; 0: full |
 /// | 48..49 | status | [`Status`] |
 /// | 49..50 | flags | [`AckMessage::HELLO`]: answers an attach |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

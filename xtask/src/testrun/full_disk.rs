@@ -4,10 +4,11 @@
 
 use super::Bench;
 use super::report::Report;
-use super::rig::{Background, Rig, RigTest, background};
+use super::rig::{Background, Rig, RigTest, background, mount_points};
 use crate::cluster::layout::{Spec, osd_name};
 use crate::error::{Context, Outcome, ensure};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// Size of each storage daemon's disk.
@@ -54,7 +55,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("full: writers get ENOSPC while a storage daemon is away, all they synced is there", filled),
         ("full: the one that was away heals, and any two suffice", healed),
         ("full: what is removed can be written again", freed),
-        ("full: filled once more, all shards match", filled_again),
+        ("full: three mounts at once fill them again, all shards match", filled_by_three),
     ];
     report.case("disk", "full: small disks are mounted", || prepared)?;
     for (name, test) in tests {
@@ -70,14 +71,15 @@ fn small_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
     bench.run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir), 10).map(drop)
 }
 
-/// Several writers at once, each of at most so many files; all of them must end well. Gives how many met a full disk.
-fn write(bench: &Bench, rig: &Rig, round: &str, files_max: u32) -> Outcome<usize> {
+/// Several writers at once, over the mounts at `points`, each of at most so many files; all of them must end well. Gives how many
+/// met a full disk.
+fn write(bench: &Bench, rig: &Rig, points: &[&Path], round: &str, files_max: u32) -> Outcome<usize> {
     let notes = rig.scratch("notes")?;
     let start = |writer: usize| {
         let of = format!("{round}{writer}");
         let mut command = Command::new("bash");
         command.args(["-c", WRITER, "writer", &of]).arg(notes.join(&of)).arg(files_max.to_string());
-        background(command.current_dir(rig.mount()), &notes.join(format!("{of}.out")))
+        background(command.current_dir(points[writer % points.len()]), &notes.join(format!("{of}.out")))
     };
     let writers: Vec<Background> = (0..WRITERS).map(start).collect::<Outcome<_>>()?;
     writers.into_iter().try_for_each(|writer| writer.finish(bench, FILL_SECONDS).map(drop))?;
@@ -122,10 +124,10 @@ fn shown(bench: &Bench, rig: &Rig, full_min: usize) -> Outcome {
 }
 
 fn filled(bench: &Bench, rig: &Rig) -> Outcome {
-    let full = write(bench, rig, "a", 3)?;
+    let full = write(bench, rig, &[rig.mount()], "a", 3)?;
     ensure!(full == 0, "{full} writers were told that disks of {DISK_MIB} MiB are full at once");
     rig.cluster.kill("osd-2")?;
-    let full = write(bench, rig, "b", 1000)?;
+    let full = write(bench, rig, &[rig.mount()], "b", 1000)?;
     ensure!(full == WRITERS, "{full} of {WRITERS} writers were told that the disks are full");
     let files = compare(bench, rig)?;
     ensure!(files > 4 * WRITERS, "only {files} files fit on the disks");
@@ -159,9 +161,15 @@ fn freed(bench: &Bench, rig: &Rig) -> Outcome {
     compare(bench, rig).map(drop)
 }
 
-fn filled_again(bench: &Bench, rig: &Rig) -> Outcome {
-    let full = write(bench, rig, "c", 1000)?;
+fn filled_by_three(bench: &Bench, rig: &Rig) -> Outcome {
+    let mount = |name: &str| rig.cluster.mount_also(name, &mount_points().join(name), &bench.interrupt);
+    let guests = [mount("second")?, mount("third")?];
+    let points = [rig.mount(), guests[0].point(), guests[1].point()];
+    let full = write(bench, rig, &points, "c", 1000)?;
     ensure!(full == WRITERS, "{full} of {WRITERS} writers were told that the disks are full");
+    for guest in guests {
+        guest.unmount(&rig.cluster, &bench.interrupt)?;
+    }
     rig.wait_clean(bench, SOON_SECONDS)?;
     let mut scrub = rig.cluster.command("trefoil");
     let said = bench.run(scrub.args(["scrub", "--deep", "--wait"]), FILL_SECONDS)?.stdout;

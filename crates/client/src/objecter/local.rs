@@ -7,6 +7,7 @@ use super::osd::{OsdKey, OsdLink, OsdService};
 use super::pg::PgIo;
 use super::range_lock::RangeLocks;
 use super::wait::{Budget, Notify, Permit};
+use super::window::{Window, window_bytes};
 use crate::error::ClientError;
 use crate::session::Shared;
 use cluster::ClusterMap;
@@ -52,6 +53,7 @@ pub(crate) struct Local {
     alive: Cell<bool>,
     pgs: RefCell<HashMap<PgId, Rc<PgIo>>>,
     osds: RefCell<HashMap<OsdKey, Rc<OsdLink>>>,
+    windows: RefCell<HashMap<OsdKey, Rc<Window>>>,
     codecs: RefCell<Vec<(Profile, Arc<dyn Codec>)>>,
     ops: Rc<Budget>,
     op_bytes: Rc<Budget>,
@@ -107,6 +109,7 @@ impl Local {
             alive: Cell::new(true),
             pgs: RefCell::default(),
             osds: RefCell::default(),
+            windows: RefCell::default(),
             codecs: RefCell::default(),
             ops: Budget::new(share(config.objecter_inflight_ops)),
             op_bytes: Budget::new(share(config.objecter_inflight_op_bytes)),
@@ -235,7 +238,9 @@ impl Local {
         config.lane = key.core.get();
         let service = move |_: &Worker| Rc::new(OsdService::new(key)) as Rc<dyn messenger::Service>;
         let connection = self.worker.handle().connect(self.worker.index(), config, service);
-        let link = Rc::new(OsdLink::new(key, addr, connection));
+        let bytes_max = window_bytes(self.shared.config.workers);
+        let window = Rc::clone(self.windows.borrow_mut().entry(key).or_insert_with(|| Window::new(bytes_max)));
+        let link = Rc::new(OsdLink::new(key, addr, connection, window));
         if let Some(old) = osds.insert(key, Rc::clone(&link)) {
             old.close();
         }

@@ -15,6 +15,7 @@ mod range_lock;
 mod read;
 mod stat;
 mod wait;
+mod window;
 mod write;
 
 use crate::error::ClientError;
@@ -27,6 +28,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
 pub(crate) use wait::{join_all, join_both};
+use window::window_bytes;
 use write::ObjectEnds;
 
 /// Objects of one file worked on at once by operations over a whole file.
@@ -376,7 +378,8 @@ impl LocalIo {
     /// Cuts a range of the file into parts.
     fn parts(&self, file: FileRef, range: &Range<u64>) -> Result<Vec<Part>, ClientError> {
         let layout = Layout::new(self.local.profile(file.pool)?);
-        let (size, max) = (layout.profile().object_bytes(), plan::piece_bytes_max(layout.profile()));
+        let max = plan::piece_bytes_max(layout.profile(), window_bytes(self.local.shared.config.workers));
+        let size = layout.profile().object_bytes();
         let mut parts = Vec::with_capacity(1);
         for piece in layout.objects(range.clone()) {
             let start = piece.range.start;

@@ -3,12 +3,14 @@
 //! Contract: messages of one PG leave in the order of the calls. What comes back is handed to the worker's [`Local`].
 
 use super::local;
+use super::window::Window;
 use bytes::Bytes;
 use messenger::{Call, CloseReason, Connection, Message, Service, StateEvent, TrafficClass, Worker};
 use protocol::shard::AckMessage;
 use protocol::{CoreId, Kind, OsdId};
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -30,8 +32,8 @@ pub(crate) struct OsdLink {
     up: Cell<bool>,
     /// Expected time to an answer, in microseconds: a moving average.
     latency: Cell<u32>,
-    /// Fragment bytes sent and not reported yet.
-    in_flight: Cell<u64>,
+    /// What is on its way there, over this connection and those before it.
+    pub window: Rc<Window>,
 }
 
 /// Smoothing of the expected latency: an eighth of each new measurement, as TCP does.
@@ -39,8 +41,8 @@ const LATENCY_SHIFT: u32 = 3;
 
 impl OsdLink {
     /// Takes over a connection just begun.
-    pub fn new(key: OsdKey, addr: SocketAddr, connection: Connection) -> Self {
-        Self { key, addr, connection, up: Cell::new(false), latency: Cell::new(0), in_flight: Cell::new(0) }
+    pub fn new(key: OsdKey, addr: SocketAddr, connection: Connection, window: Rc<Window>) -> Self {
+        Self { key, addr, connection, up: Cell::new(false), latency: Cell::new(0), window }
     }
 
     /// Do frames flow?
@@ -73,21 +75,6 @@ impl OsdLink {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
         let old = self.latency.get();
         self.latency.set(if old == 0 { took.max(1) } else { old - (old >> LATENCY_SHIFT) + (took >> LATENCY_SHIFT) });
-    }
-
-    /// Fragment bytes on their way there.
-    pub fn in_flight(&self) -> u64 {
-        self.in_flight.get()
-    }
-
-    /// Counts bytes sent.
-    pub fn add_in_flight(&self, bytes: u64) {
-        self.in_flight.set(self.in_flight.get() + bytes);
-    }
-
-    /// Counts bytes reported, or given up.
-    pub fn sub_in_flight(&self, bytes: u64) {
-        self.in_flight.set(self.in_flight.get().saturating_sub(bytes));
     }
 
     /// Ends the connection.

@@ -5,6 +5,7 @@
 use super::local::Local;
 use super::osd::{OsdKey, OsdLink};
 use super::wait::{Mark, Notify};
+use super::window::{OnTheWay, Window, Windows};
 use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::codec::Codec;
@@ -14,7 +15,7 @@ use protocol::shard::AckMessage;
 use protocol::{Gfid, Kind, PgId, Seq, ShardIndex, ShardSet};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +32,10 @@ pub(crate) struct PgIo {
     pub codec: Arc<dyn Codec>,
     machine: RefCell<PgSession>,
     links: RefCell<SmallVec<[Option<Rc<OsdLink>>; 4]>>,
+    /// By shard, of the connection that it had last.
+    windows: RefCell<SmallVec<[Option<Rc<Window>>; 4]>>,
+    /// Writes not reported, in order.
+    on_the_way: RefCell<VecDeque<(Seq, OnTheWay)>>,
     reported: Mark,
     stable: Mark,
     /// Attaches, connections or the view changed.
@@ -56,6 +61,8 @@ impl PgIo {
             codec,
             machine: RefCell::new(machine),
             links: RefCell::new(SmallVec::from_elem(None, usize::from(profile.shards()))),
+            windows: RefCell::new(SmallVec::from_elem(None, usize::from(profile.shards()))),
+            on_the_way: RefCell::default(),
             reported: Mark::default(),
             stable: Mark::default(),
             changed: Notify::default(),
@@ -90,6 +97,9 @@ impl PgIo {
     /// Puts the connections in place; those that changed end their attach.
     pub fn set_links(&self, local: &Local, now: Instant, links: SmallVec<[Option<Rc<OsdLink>>; 4]>) {
         let old = std::mem::replace(&mut *self.links.borrow_mut(), links.clone());
+        for (window, link) in self.windows.borrow_mut().iter_mut().zip(&links) {
+            *window = link.as_ref().map(|link| Rc::clone(&link.window)).or(window.take());
+        }
         for ((shard, new), old) in (0u8..).zip(&links).zip(old) {
             let same = match (new, &old) {
                 (Some(new), Some(old)) => Rc::ptr_eq(new, old),
@@ -131,9 +141,10 @@ impl PgIo {
     pub fn ack(&self, local: &Local, now: Instant, key: OsdKey, ack: &AckMessage) {
         let Some(shard) = self.shard_at(key) else { return };
         let mut machine = self.machine.borrow_mut();
-        let was = machine.readable();
+        let state = |machine: &PgSession| (machine.readable(), machine.free_min().is_some());
+        let was = state(&machine);
         machine.ack(now, shard, ack);
-        let changed = machine.readable() != was;
+        let changed = state(&machine) != was;
         drop(machine);
         self.drive(local, now);
         if changed {
@@ -166,7 +177,7 @@ impl PgIo {
             match action {
                 None => break,
                 Some(Action::Send { shard, request }) => self.send(shard, request),
-                Some(Action::Reported(seq)) => self.reported.reach(seq.get()),
+                Some(Action::Reported(seq)) => self.note_reported(seq),
                 Some(Action::Stable(seq)) => self.stable.reach(seq.get()),
                 Some(Action::NeedMap(epoch)) => local.need_map(Some(epoch)),
                 Some(Action::ShardFailed(shard)) => tracing::warn!(pg = %self.pg, %shard, "disk of the shard failed"),
@@ -222,6 +233,27 @@ impl PgIo {
         ClientError::NoSpace(osd.unwrap_or_default())
     }
 
+    fn note_reported(&self, seq: Seq) {
+        self.reported.reach(seq.get());
+        let mut on_the_way = self.on_the_way.borrow_mut();
+        while on_the_way.front().is_some_and(|(first, _)| *first <= seq) {
+            on_the_way.pop_front();
+        }
+    }
+
+    /// Gives a write's part of the windows back when it is reported, also if nobody waits for that any more.
+    pub fn hold_until_reported(&self, seq: Seq, part: OnTheWay) {
+        if seq.get() > self.reported.get() && !self.dead.get() {
+            self.on_the_way.borrow_mut().push_back((seq, part));
+        }
+    }
+
+    /// The windows of these shards.
+    pub fn windows(&self, shards: ShardSet) -> Windows {
+        let windows = self.windows.borrow();
+        shards.iter().filter_map(|shard| windows.get(usize::from(shard.get())).cloned().flatten()).collect()
+    }
+
     /// Waits until a write is reported.
     pub async fn reported(&self, local: &Local, seq: Seq) -> Result<(), ClientError> {
         self.reach(local, &self.reported, seq).await
@@ -261,20 +293,36 @@ impl PgIo {
         self.kept.get()
     }
 
-    /// Bytes that the fullest shard will still take beside what is on its way, as far as known.
+    /// Bytes that the fullest shard will still take, beside what may be on its way. `None` until all that are written to have told.
     pub fn room(&self) -> Option<u64> {
-        let free = self.machine.borrow().free_min()?;
-        let in_flight = self.links.borrow().iter().flatten().map(|link| link.in_flight()).max().unwrap_or(0);
-        Some(free.saturating_sub(in_flight))
+        self.machine.borrow().free_min()
     }
 
-    /// Shards that may be read over a connection that is up. Attaches if that has not happened.
-    pub fn usable(&self, local: &Local) -> ShardSet {
+    /// Waits until [`PgIo::room`] is known; attaches if that has not happened.
+    pub async fn room_known(&self, local: &Local) -> Result<(), ClientError> {
+        while self.room().is_none() {
+            if self.dead.get() {
+                return Err(local.death());
+            }
+            let seen = self.changed.version();
+            self.attach(local);
+            self.changed.changed(seen).await;
+        }
+        Ok(())
+    }
+
+    /// Attaches, the first time.
+    fn attach(&self, local: &Local) {
         if !self.used.replace(true) {
             let now = Instant::now();
             self.machine.borrow_mut().want_attached(now);
             self.drive(local, now);
         }
+    }
+
+    /// Shards that may be read over a connection that is up. Attaches if that has not happened.
+    pub fn usable(&self, local: &Local) -> ShardSet {
+        self.attach(local);
         let readable = self.machine.borrow().readable();
         let links = self.links.borrow();
         // none are there once the map has lost the PG
@@ -313,6 +361,7 @@ impl PgIo {
     pub fn kill(&self, local: &Local) -> Vec<Gfid> {
         self.dead.set(true);
         local.kept_changed(self.kept.replace(0), 0);
+        self.on_the_way.borrow_mut().clear();
         self.reported.wake_all();
         self.stable.wake_all();
         self.changed.notify();

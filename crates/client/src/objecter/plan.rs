@@ -212,9 +212,11 @@ pub(crate) fn plan_write(layout: Layout, range: &Range<u64>, zero_from: u64) -> 
     WritePlan { fragment: layout.fragment_cover(&cover), cover, reads, zeros, touch }
 }
 
-/// Most user bytes of one piece of an operation, in whole stripes.
-pub(crate) fn piece_bytes_max(profile: Profile) -> u64 {
-    let fits = FRAGMENTS_BYTES_MAX * u64::from(profile.k()) / u64::from(profile.shards());
+/// Most user bytes of one piece of an operation, in whole stripes. Two of the largest are on their way to a shard whose
+/// window takes `window_bytes`.
+pub(crate) fn piece_bytes_max(profile: Profile, window_bytes: u64) -> u64 {
+    let (k, shards) = (u64::from(profile.k()), u64::from(profile.shards()));
+    let fits = (FRAGMENTS_BYTES_MAX / shards).min(window_bytes / 4) * k;
     let stripe = profile.stripe_bytes();
     (PIECE_BYTES_MAX.min(fits) / stripe * stripe).max(stripe)
 }

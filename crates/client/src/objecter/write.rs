@@ -4,12 +4,12 @@
 //! old bytes holds its stripes from the read until it is numbered; one that does not waits for such holders.
 
 use super::local::Local;
-use super::osd::OsdLink;
 use super::pg::PgIo;
 use super::plan::{WritePlan, plan_write};
 use super::range_lock::Mode;
 use super::read::read_piece;
 use super::wait::join_all;
+use super::window::OnTheWay;
 use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::pg::{NewWrite, Piece, WritePieces};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long what was learned of a full disk counts before it is asked again.
 const ROOM_AGE: Duration = Duration::from_millis(300);
+/// Before a full disk is asked once more: what was just written may be counted twice for a moment.
+const ROOM_PAUSE: Duration = Duration::from_millis(40);
 
 /// Where an object's data ends, in object bytes, as the writer knows it.
 #[derive(Clone, Copy, Debug)]
@@ -30,26 +32,6 @@ pub(super) struct ObjectEnds {
     pub zero_from: u64,
     /// Where its user data ends when the write is done.
     pub logical_end: u64,
-}
-
-/// Fragment bytes on their way to some OSDs; counted until dropped.
-struct InFlight {
-    links: SmallVec<[Rc<OsdLink>; 4]>,
-    bytes: u64,
-}
-
-impl InFlight {
-    fn new(pg: &PgIo, touch: ShardSet, bytes: u64) -> Self {
-        let links: SmallVec<[Rc<OsdLink>; 4]> = touch.iter().filter_map(|shard| pg.link(shard)).collect();
-        links.iter().for_each(|link| link.add_in_flight(bytes));
-        Self { links, bytes }
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.links.iter().for_each(|link| link.sub_in_flight(self.bytes));
-    }
 }
 
 /// Writes bytes at an offset of an object. Returns when the write is reported.
@@ -67,7 +49,7 @@ pub(super) async fn write_piece(
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
     local.session_usable().await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
-    ensure_room(local, &pg, object, fragment_bytes).await?;
+    let on_the_way = admit(local, &pg, object, plan.touch, fragment_bytes).await?;
     let lock = || local.locks.lock(object, plan.cover.clone(), Mode::Exclusive);
     let guard = if plan.reads.is_empty() && local.locks.is_idle(object) { None } else { Some(lock().await) };
     let reads = plan.reads.iter().map(|gap| read_piece(local, pool, object, gap.clone(), true));
@@ -79,7 +61,7 @@ pub(super) async fn write_piece(
     let write = NewWrite { object, op: Op::Write, logical_end: ends.logical_end, pieces };
     let seq = pg.write(local, Instant::now(), write)?;
     drop(guard);
-    let _in_flight = InFlight::new(&pg, plan.touch, fragment_bytes);
+    pg.hold_until_reported(seq, on_the_way);
     pg.reported(local, seq).await
 }
 
@@ -148,22 +130,34 @@ fn bare(pg: &PgIo, object: ObjectId, op: Op, offset: u64, length: u32, logical_e
     NewWrite { object, op, logical_end, pieces: pg.all_shards().iter().map(|shard| (shard, piece.clone())).collect() }
 }
 
-/// Refuses a write for which a disk has no room, before it is numbered. What is known of the room comes with
-/// acknowledgements and may be old: an empty record asks for news.
-async fn ensure_room(
+/// Lets a write begin once all shards have space for it: they were asked, and no more is on its way than they keep space for. Refuses
+/// it, before it is numbered, if a disk is full.
+async fn admit(
     local: &Rc<Local>,
     pg: &Rc<PgIo>,
     object: ObjectId,
+    touch: ShardSet,
     fragment_bytes: u64,
-) -> Result<(), ClientError> {
+) -> Result<OnTheWay, ClientError> {
+    pg.room_known(local).await?;
+    let on_the_way = OnTheWay::admit(pg.windows(touch), fragment_bytes).await;
     let fits = || pg.room().is_none_or(|room| room >= fragment_bytes);
     if fits() {
-        return Ok(());
+        return Ok(on_the_way);
     }
     if pg.probed.get().is_none_or(|at| at.elapsed() >= ROOM_AGE) {
-        let seq = pg.write(local, Instant::now(), bare(pg, object, Op::Nothing, 0, 0, 0))?;
-        pg.reported(local, seq).await?;
+        ask_room(local, pg, object).await?;
+        if !fits() {
+            local.worker.sleep(ROOM_PAUSE).await;
+            ask_room(local, pg, object).await?;
+        }
         pg.probed.set(Some(Instant::now()));
     }
-    if fits() { Ok(()) } else { Err(pg.no_space()) }
+    if fits() { Ok(on_the_way) } else { Err(pg.no_space()) }
+}
+
+/// Asks all shards how much they still take: that comes with acknowledgements, so with that of an empty record.
+async fn ask_room(local: &Rc<Local>, pg: &Rc<PgIo>, object: ObjectId) -> Result<(), ClientError> {
+    let seq = pg.write(local, Instant::now(), bare(pg, object, Op::Nothing, 0, 0, 0))?;
+    pg.reported(local, seq).await
 }

@@ -18,7 +18,7 @@ impl<O: Outlet> Core<O> {
         let state = self.shared.state.borrow();
         let shard = state.shards.get(&pg).map(|held| &held.shard).filter(|_| state.backfills.contains(&pg));
         let waits = shard.is_some_and(|shard| shard.is_returning() && !shard.view().is_joining());
-        waits && !state.stopped && state.fullness(self.shared.ratios.get()) >= Fullness::BackfillFull
+        waits && !state.stopped && state.store.space.fullness(self.shared.ratios.get()) >= Fullness::BackfillFull
     }
 
     /// Waits while the disk is too full for the backfill of this PG, or until its epoch is over.

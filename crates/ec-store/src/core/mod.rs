@@ -41,6 +41,7 @@ use crate::fullness::FullRatios;
 use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
 use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError};
+use crate::space::DiskUse;
 use crate::superblock::DataDir;
 use backlog::Backlog;
 use bytes::Bytes;
@@ -54,6 +55,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Place;
 use times::{CoreTimes, Waiting};
@@ -87,6 +89,8 @@ pub struct CoreConfig {
     /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros. For measuring only:
     /// [`protocol::monitor::PathCut::MsgrPg`]. Default false.
     pub cut_after_pg: bool,
+    /// What the cores of the disk do to it. Default: the disk has this core alone, or it and those with lower numbers.
+    pub disk: Arc<DiskUse>,
     /// Bytes of each shard that scrubs led by this core read in a second, at most. Default 32 MiB.
     pub scrub_bytes_per_sec: u64,
     /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no limit. Default 0.
@@ -104,6 +108,7 @@ impl CoreConfig {
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             cut_after_pg: false,
+            disk: DiskUse::new(core.get() + 1),
             scrub_bytes_per_sec: 32 << 20,
             recovery_bytes_per_sec: 0,
         }
@@ -225,10 +230,8 @@ struct State<O> {
     sync: SyncState,
     /// What was taken and is timed until it is answered.
     waiting: Waiting,
-    /// Bytes of fragment data that the disk still takes.
-    free: u64,
-    /// Bytes of the disk that can be used, those in use included.
-    usable: u64,
+    /// When the disk was last asked for its space.
+    space_asked: Option<Instant>,
     last_trim: Option<Instant>,
     /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle).
     trim_wanted: bool,
@@ -249,17 +252,6 @@ struct State<O> {
     toofull: BTreeSet<PgId>,
     stats: CoreStats,
     stopped: bool,
-}
-
-impl<O> State<O> {
-    /// What the disk still takes: as last looked up, less what was taken in since.
-    fn free_now(&self) -> u64 {
-        self.free.saturating_sub(self.store.appended)
-    }
-
-    fn fullness(&self, ratios: FullRatios) -> Fullness {
-        ratios.fullness(self.usable, self.free_now())
-    }
 }
 
 struct Shared<O> {
@@ -312,8 +304,7 @@ impl<O: Outlet> Core<O> {
             turn_due: false,
             sync: SyncState::default(),
             waiting: Waiting::default(),
-            free: 0,
-            usable: 0,
+            space_asked: None,
             last_trim: None,
             trim_wanted: false,
             repairs: VecDeque::new(),
@@ -378,6 +369,7 @@ impl<O: Outlet> Core<O> {
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, replays, touched, backfills, .. } = &mut *state;
         let pg = view.pg.pg;
+        store.space.set_sessions(view.sessions.unresolved());
         if view.is_in_sync() {
             backfills.remove(&pg);
         }
@@ -498,7 +490,7 @@ impl<O: Outlet> Core<O> {
         head: &ShardHead,
         take: impl FnOnce(&mut PgShard, &mut CoreStore) -> Result<Outcome, StoreError>,
     ) -> bool {
-        let free = state.free_now();
+        let free = state.store.space.free(self.shared.ratios.get());
         let State { store, shards, touched, sync, waiting, .. } = &mut *state;
         let (pg, attach) = (head.pg(), head.attach());
         let Some(held) = shards.get_mut(&pg) else {
@@ -581,15 +573,15 @@ impl<O: Outlet> Core<O> {
             journal_bytes: state.store.journal.bytes(),
             journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),
             to_rebuild: state.shards.iter().filter(|(_, h)| h.shard.is_returning()).map(to_rebuild).collect(),
-            fullness: state.fullness(self.shared.ratios.get()),
+            fullness: state.store.space.fullness(self.shared.ratios.get()),
             backfills_waiting: state.toofull.len() as u64,
             ..state.stats.clone()
         }
     }
 
-    /// Bytes of fragment data that the disk still takes before it counts as full.
+    /// Bytes that the disk took before it counts as full, when it was last asked.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.state.borrow().free_now()
+        self.shared.state.borrow().store.space.left(self.shared.ratios.get())
     }
 
     /// Why nothing is served any more, if a sync has failed.

@@ -11,10 +11,16 @@ use crate::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify
 use crate::journal::{Journal, RecoveredEntry};
 use crate::medium::{FRAGMENT_CALLS, JOURNAL_CALLS};
 use crate::pg::shard::{Delta, Item, Lsn, Payload, Record, Replay, ShardStore};
+use crate::space::DiskSpace;
 use crate::superblock::DataDir;
 use messenger::Handle;
 use protocol::{PgId, ShardIndex};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Segments that a journal may still begin when writers are told that the disk is full: the rest of one that was begun, and what
+/// removes files.
+const JOURNAL_MARGIN_SEGMENTS: u64 = 2;
 
 /// Opens journal and fragment store.
 pub(super) fn open(
@@ -37,7 +43,9 @@ pub(super) fn open(
         }
     }
     let replays = replay(recovered.entries)?;
-    Ok((CoreStore::new(journal, fragments, segments), replays))
+    let journal_bytes = JOURNAL_MARGIN_SEGMENTS * config.journal.journal_segment_bytes;
+    let space = DiskSpace::new(Arc::clone(&config.disk), config.core.get(), journal_bytes);
+    Ok((CoreStore::new(journal, fragments, segments, space), replays))
 }
 
 fn replay(recovered: Vec<RecoveredEntry>) -> Result<HashMap<PgId, Replay>, CoreError> {

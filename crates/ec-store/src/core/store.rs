@@ -9,7 +9,9 @@ use crate::fragment::{
 use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
 use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, ShardStore, StoreError};
+use crate::space::DiskSpace;
 use bytes::Bytes;
+use protocol::shard::space_taken;
 use protocol::{ObjectId, PgId, Profile, ShardIndex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -39,8 +41,7 @@ pub struct CoreStore {
     deleted_in: HashMap<PgId, Dir>,
     /// First entry of each journal segment, oldest first.
     segments: VecDeque<(u64, Lsn)>,
-    /// Bytes appended since it was last taken.
-    pub(super) appended: u64,
+    pub(super) space: DiskSpace,
     /// Position of the last item, if nothing reaches journal and fragments: [`super::CoreConfig::cut_after_pg`].
     cut: Option<Lsn>,
     poisoned: Option<String>,
@@ -64,7 +65,12 @@ impl SyncFiles {
 }
 
 impl CoreStore {
-    pub(super) fn new(journal: Journal, fragments: FragmentStore, segments: VecDeque<(u64, Lsn)>) -> Self {
+    pub(super) fn new(
+        journal: Journal,
+        fragments: FragmentStore,
+        segments: VecDeque<(u64, Lsn)>,
+        space: DiskSpace,
+    ) -> Self {
         Self {
             journal,
             fragments,
@@ -74,7 +80,7 @@ impl CoreStore {
             rebuilt: BTreeMap::new(),
             deleted_in: HashMap::new(),
             segments,
-            appended: 0,
+            space,
             cut: None,
             poisoned: None,
             crcs: Vec::new(),
@@ -163,12 +169,13 @@ impl CoreStore {
         self.journal.flush().map_err(|error| self.journal_error(error))
     }
 
-    fn note(&mut self, at: Location) -> Lsn {
+    /// `placed`: what its bytes will take in their fragment.
+    fn note(&mut self, at: Location, placed: u64) -> Lsn {
         let lsn = Lsn(at.lsn);
         if self.segments.back().is_none_or(|(number, _)| *number != at.segment) {
             self.segments.push_back((at.segment, lsn));
         }
-        self.appended += at.bytes;
+        self.space.journalled(at.bytes, placed);
         lsn
     }
 
@@ -211,7 +218,7 @@ impl CoreStore {
 
     fn append_exempt(&mut self, kind: u8, front: &[u8]) -> Result<Lsn, StoreError> {
         let at = self.journal.append_exempt(kind, front, &[]).map_err(|error| self.journal_error(error))?;
-        Ok(self.note(at))
+        Ok(self.note(at, 0))
     }
 
     /// Would a trim of the records before `upto` let a whole segment go? It may hold none that still count.
@@ -273,6 +280,7 @@ impl CoreStore {
         sector_crcs(data, &mut crcs);
         let result = self.fragments.write(key, profile, offset, data, &crcs, Self::mark(logical_end));
         self.crcs = crcs;
+        self.space.wrote(space_taken(data.len() as u64));
         result
     }
 
@@ -345,12 +353,14 @@ impl ShardStore for CoreStore {
             last.0 += 1;
             return Ok(*last);
         }
+        let mut placed = 0;
         let result = match item {
             Item::Record(record) => {
                 let head = RecordHead::new(pg, record);
                 let crc = self.data_crc.take();
                 match &record.payload {
                     Payload::Journalled(data) => {
+                        placed = space_taken(data.len() as u64);
                         let data = std::slice::from_ref(data);
                         self.journal.append(format::RECORD, head.as_bytes(), data, crc)
                     }
@@ -364,7 +374,7 @@ impl ShardStore for CoreStore {
             Item::Delta(delta) => self.journal.append_exempt(format::DELTA, &format::pg_front(pg, delta), &[]),
         };
         let at = result.map_err(|error| self.journal_error(error))?;
-        Ok(self.note(at))
+        Ok(self.note(at, placed))
     }
 
     fn is_unwritten(&mut self, pg: PgId, object: ObjectId, range: Range<u64>) -> bool {
@@ -385,7 +395,7 @@ impl ShardStore for CoreStore {
         let key = FragmentKey { pg, object, shard: place.shard };
         let file = self.fragments.get_or_create(key, place.profile).map_err(Self::fragment_error)?;
         file.write_data_only(offset, data).map_err(Self::fragment_error)?;
-        self.appended += data.len() as u64;
+        self.space.wrote(space_taken(data.len() as u64));
         self.direct.insert(key, file);
         let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
         sector_crcs(data, &mut crcs);

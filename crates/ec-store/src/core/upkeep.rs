@@ -1,7 +1,8 @@
 //! What a core does by itself: the end of a turn, syncs, applying, trimming.
 
-use super::{Core, CoreError, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
+use super::{Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
 use crate::fragment::FragmentError;
+use crate::fullness::FullRatios;
 use crate::journal;
 use crate::journal::JournalError;
 use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
@@ -16,11 +17,11 @@ const APPLY_OBJECTS: usize = 8;
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
-/// Segments that a journal may still begin when writers are told that the disk is full: what is on its way then, and
-/// what removes files.
-const JOURNAL_MARGIN_SEGMENTS: u64 = 2;
-/// How often the free space is looked up.
+/// How often the disk is asked for its space.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
+/// With less than this left it is asked more often: what was taken since counts as more than it may take.
+const FREE_LOW: u64 = 256 << 20;
+const FREE_LOW_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Which syncs were asked for and have run, by number.
 #[derive(Debug, Default)]
@@ -104,8 +105,14 @@ impl<O: Outlet> Core<O> {
             }
         }
         state.turn_due = false;
+        let ratios = self.shared.ratios.get();
+        if state.store.space.free(ratios) < FREE_LOW
+            && state.space_asked.is_none_or(|at| at.elapsed() >= FREE_LOW_INTERVAL)
+        {
+            self.look_up_space(&mut state);
+        }
         for pg in take_touched(&mut state) {
-            Self::answer(&mut state, pg);
+            Self::answer(&mut state, pg, ratios);
         }
         self.shared.times.answered(&mut state.waiting);
         let begin = state.sync.wanted && !state.sync.running;
@@ -116,8 +123,8 @@ impl<O: Outlet> Core<O> {
         true
     }
 
-    fn answer(state: &mut State<O>, pg: PgId) {
-        let free = state.free_now();
+    fn answer(state: &mut State<O>, pg: PgId, ratios: FullRatios) {
+        let free = state.store.space.free(ratios);
         let State { store, shards, .. } = state;
         let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_acks()) else { return };
         let is_poisoned = store.poison().is_some();
@@ -297,21 +304,18 @@ impl<O: Outlet> Core<O> {
         }
     }
 
-    /// Looks up how much the disk still takes, keeping a margin of 1 - `full` of it, and of what the journal may
-    /// soon need: records taken must still find their place in fragment files, and removing files takes records too.
+    /// Asks the disk for its space.
     pub(super) fn refresh_free(&self) {
-        let mut state = self.shared.state.borrow_mut();
-        let unapplied: u64 = state.shards.values().map(|held| held.shard.unapplied_bytes()).sum();
-        let journal = JOURNAL_MARGIN_SEGMENTS * self.shared.config.journal.journal_segment_bytes;
-        match state.store.fragments.space() {
-            Ok(space) => {
-                state.usable = space.used_bytes + space.free_bytes;
-                let kept = state.usable as f64 * (1.0 - self.shared.ratios.get().full);
-                let margin = (kept as u64).max(journal) + unapplied;
-                state.free = space.free_bytes.saturating_sub(margin);
-                state.store.appended = 0;
-            }
-            Err(error) => tracing::warn!(%error, "the free space cannot be looked up"),
+        self.look_up_space(&mut self.shared.state.borrow_mut());
+    }
+
+    fn look_up_space(&self, state: &mut State<O>) {
+        let unplaced = state.shards.values().map(|held| held.shard.unapplied_space()).sum();
+        state.space_asked = Some(Instant::now());
+        let CoreStore { fragments, space, .. } = &mut state.store;
+        let ask = || fragments.space().map(|space| (space.used_bytes + space.free_bytes, space.free_bytes));
+        if let Err(error) = space.look_up(unplaced, ask) {
+            tracing::warn!(%error, "the free space cannot be looked up");
         }
     }
 

@@ -58,6 +58,11 @@ pub struct SessionTable {
 }
 
 impl SessionTable {
+    /// How many may have writes that not all shards have taken.
+    pub fn unresolved(&self) -> u64 {
+        (self.live.len() + self.dead.len()) as u64
+    }
+
     /// What the map says of `session`.
     pub fn standing(&self, session: SessionId) -> SessionStanding {
         if self.live.contains(&session) {

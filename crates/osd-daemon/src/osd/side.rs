@@ -14,6 +14,7 @@ use ec_store::core::recovery::{Members, Return};
 use ec_store::core::{Core, CoreConfig, CoreError};
 use ec_store::journal::JournalConfig;
 use ec_store::pg::ShardView;
+use ec_store::space::DiskUse;
 use ec_store::superblock::DataDir;
 use messenger::sync::Notify;
 use messenger::{Connection, Worker};
@@ -72,7 +73,7 @@ pub(super) struct Side {
 /// Those of [`Core::open`].
 pub(super) fn open(
     shared: Arc<Shared>,
-    dir: &DataDir,
+    (dir, disk): (&DataDir, Arc<DiskUse>),
     cluster: ClusterId,
     core: u16,
     worker: &Worker,
@@ -81,6 +82,7 @@ pub(super) fn open(
     let journal = JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
     let core_config = CoreConfig {
         journal,
+        disk,
         journal_sync_interval: config.journal_sync_interval,
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,

@@ -403,9 +403,12 @@ impl PgSession {
         (self.records.last(), self.reported, self.records.stable())
     }
 
-    /// Bytes of fragment data that the fullest in-sync shard will still take, as far as known; 0: full.
+    /// Bytes that the fullest shard will still take, of those that new writes go to; 0: full. `None` until all of them
+    /// have told.
     pub fn free_min(&self) -> Option<u64> {
-        self.view.writers().iter().filter_map(|s| self.link(s).free).min()
+        let mut told = self.view.writers().iter().map(|shard| self.link(shard).free);
+        let first = told.next()??;
+        told.try_fold(first, |least, free| Some(least.min(free?)))
     }
 
     /// Is the session attached to the shard?

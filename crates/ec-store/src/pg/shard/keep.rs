@@ -3,7 +3,7 @@
 use super::log::Entry;
 use super::store::{Change, Delta, Lsn, Payload, ShardStore, StoreError};
 use super::{PgShard, PgState};
-use protocol::shard::Status;
+use protocol::shard::{SPACE_OF_FRAGMENT, Status, space_of_data};
 use protocol::{ObjectId, Rule, Seq, SessionId};
 
 /// What a trim may take.
@@ -216,13 +216,15 @@ impl PgShard {
         self.log.entries.values().map(|entry| (entry.record.session, entry.record.seq, entry.applied))
     }
 
-    /// Bytes in the journal that fragment files do not have yet.
-    pub fn unapplied_bytes(&self) -> u64 {
+    /// Bytes of disk that fragments still need at most for what is in the journal.
+    pub fn unapplied_space(&self) -> u64 {
         let bytes = |entry: &Entry| match &entry.record.payload {
-            Payload::Journalled(data) if !entry.applied => data.len() as u64,
+            Payload::Journalled(data) if !entry.applied => space_of_data(data.len() as u64),
             _ => 0,
         };
-        self.log.entries.values().map(bytes).sum()
+        let records: u64 = self.log.entries.values().map(bytes).sum();
+        let objects = self.log.objects.values().filter(|object| !object.pending.is_empty()).count() as u64;
+        records + objects * SPACE_OF_FRAGMENT
     }
 
     /// What a checkpoint without a trim holds.

@@ -1,0 +1,136 @@
+//! Space for writes is promised by a disk before one is sent to it.
+//!
+//! Contract: no I/O, no clock. A session has at most [`SESSION_WINDOW_BYTES`] on its way to a core, in the unit of [`space_taken`], and sends
+//! only while the core's last word was that there is space. A core says so only while it has beside that space for a whole window of every
+//! session of the map, twice, as a write takes it in the journal and then in its fragment; for all that its disk's cores have
+//! taken and not yet put in place; and for the journals themselves. So what a session has sent finds its place, whoever
+//! else sent what meanwhile, and however old the word was.
+//!
+//! Cores of one disk share counters: what one takes is at once no space for the others. Daemons that share a file system do not.
+
+use crate::fullness::FullRatios;
+use protocol::monitor::Fullness;
+use protocol::shard::SESSION_WINDOW_BYTES;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What one core has done to its disk.
+#[derive(Debug, Default)]
+struct CoreUse {
+    /// Bytes ever written, to the journal and to fragments.
+    written: AtomicU64,
+    /// At least the bytes that records take once they are in their place in fragments.
+    unplaced: AtomicU64,
+}
+
+/// What the cores of one disk do to it.
+#[derive(Debug)]
+pub struct DiskUse {
+    cores: Box<[CoreUse]>,
+}
+
+impl DiskUse {
+    /// Of a disk that so many cores share; at least one.
+    pub fn new(cores: u16) -> Arc<Self> {
+        Arc::new(Self { cores: (0..cores.max(1)).map(|_| CoreUse::default()).collect() })
+    }
+
+    fn sum(&self, of: impl Fn(&CoreUse) -> &AtomicU64) -> u64 {
+        self.cores.iter().map(|core| of(core).load(Relaxed)).sum()
+    }
+
+    fn written(&self) -> u64 {
+        self.sum(|core| &core.written)
+    }
+
+    fn unplaced(&self) -> u64 {
+        self.sum(|core| &core.unplaced)
+    }
+}
+
+/// What a disk had left when it was asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct LookUp {
+    usable: u64,
+    free: u64,
+    /// [`DiskUse::written`] before it was asked.
+    written: u64,
+    /// [`DiskUse::unplaced`] then.
+    unplaced: u64,
+}
+
+/// What one core knows of the space on its disk.
+#[derive(Debug)]
+pub struct DiskSpace {
+    disk: Arc<DiskUse>,
+    core: usize,
+    /// Bytes that each core's journal may still need for itself.
+    journal_bytes: u64,
+    sessions: u64,
+    looked_up: LookUp,
+}
+
+impl DiskSpace {
+    /// Of the core with this number, which `disk` must have; nothing is free until [`DiskSpace::look_up`].
+    pub fn new(disk: Arc<DiskUse>, core: u16, journal_bytes: u64) -> Self {
+        let core = usize::from(core);
+        assert!(core < disk.cores.len(), "a disk of {} cores has no core {core}", disk.cores.len());
+        Self { disk, core, journal_bytes, sessions: 0, looked_up: LookUp::default() }
+    }
+
+    /// The map has so many sessions that may have writes on their way.
+    pub fn set_sessions(&mut self, sessions: u64) {
+        self.sessions = sessions;
+    }
+
+    /// Bytes went to the journal of this core, which a fragment will need `placed` more for.
+    pub fn journalled(&self, bytes: u64, placed: u64) {
+        let mine = &self.disk.cores[self.core];
+        mine.unplaced.fetch_add(placed, Relaxed);
+        mine.written.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes went to fragments of this core.
+    pub fn wrote(&self, bytes: u64) {
+        self.disk.cores[self.core].written.fetch_add(bytes, Relaxed);
+    }
+
+    /// Asks the disk, by `ask`, for its bytes that can be used and those that are free. `unplaced`: what records of this core
+    /// still need in fragments.
+    ///
+    /// # Errors
+    /// Those of `ask`; then nothing has changed.
+    pub fn look_up<E>(&mut self, unplaced: u64, ask: impl FnOnce() -> Result<(u64, u64), E>) -> Result<(), E> {
+        let written = self.disk.written();
+        let (usable, free) = ask()?;
+        self.disk.cores[self.core].unplaced.store(unplaced, Relaxed);
+        self.looked_up = LookUp { usable, free, written, unplaced: self.disk.unplaced() };
+        Ok(())
+    }
+
+    /// Bytes that the disk surely takes before it counts as full, whatever was taken since it was asked. 0: no more writes.
+    pub fn free(&self, ratios: FullRatios) -> u64 {
+        self.after(self.disk.written() - self.looked_up.written + self.disk.unplaced(), ratios)
+    }
+
+    /// The same when it was asked: what people are told, which writes under way do not make waver.
+    pub fn left(&self, ratios: FullRatios) -> u64 {
+        self.after(self.looked_up.unplaced, ratios)
+    }
+
+    fn after(&self, taken: u64, ratios: FullRatios) -> u64 {
+        let kept = (self.looked_up.usable as f64 * (1.0 - ratios.full)) as u64;
+        let windows = self.sessions * 2 * SESSION_WINDOW_BYTES;
+        let promised = self.disk.cores.len() as u64 * (self.journal_bytes + windows);
+        self.looked_up.free.saturating_sub(kept.max(promised)).saturating_sub(taken)
+    }
+
+    /// How full the disk was by these ratios when it was asked.
+    pub fn fullness(&self, ratios: FullRatios) -> Fullness {
+        ratios.fullness(self.looked_up.usable, self.left(ratios))
+    }
+}
+
+#[cfg(test)]
+mod tests;
