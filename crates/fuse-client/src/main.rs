@@ -22,6 +22,10 @@ mod options;
 use cli::Action;
 use std::process::ExitCode;
 
+/// Gives freed memory back to the system.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(Action::Mount(settings)) if settings.daemon => daemon::start(&settings),

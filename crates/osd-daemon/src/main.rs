@@ -28,6 +28,10 @@ struct Cli {
     settings: Settings,
 }
 
+/// Gives freed memory back to the system.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
