@@ -102,24 +102,33 @@ fn port_in_use(bench: &Bench, rig: &Rig) -> Outcome {
     Ok(())
 }
 
+/// All at once, for each waits a while for the process that has its directory.
 fn second_start(bench: &Bench, rig: &Rig) -> Outcome {
-    for name in rig.cluster.layout().daemons() {
-        let pid = rig.cluster.daemon(&name)?.pid().map(|p| p.to_string()).unwrap_or_default();
-        ensure!(!pid.is_empty(), "{name} does not run");
-        // Other ports, so that only the directory can be the reason.
-        let ports = free_ports(2)?;
-        let config = rig.cluster.layout().config(&name, rig.cluster.dir())?;
-        let changed: Vec<String> = config
-            .lines()
-            .map(|line| match line.split_once(" = ").map_or("", |(key, _)| key) {
-                "osd_listen" | "mds_listen" => format!("{} = \"{}\"", &line[..10], ports[0]),
-                _ => line.to_owned(),
-            })
-            .chain(std::iter::once(format!("monitor_listen = \"{}\"", ports[1])))
-            .collect();
-        refuses(bench, &mut daemon(rig, &name, &changed.join("\n"))?, &[&pid]).doing(|| name)?;
-    }
-    Ok(())
+    let names = rig.cluster.layout().daemons();
+    let ports = free_ports(2 * names.len())?;
+    std::thread::scope(|scope| {
+        let mut starts = Vec::new();
+        for (name, ports) in names.iter().zip(ports.chunks_exact(2)) {
+            starts.push(scope.spawn(move || second_start_of(bench, rig, name, ports)));
+        }
+        starts.into_iter().try_for_each(|start| start.join().unwrap_or_else(|_| fail("it panicked")))
+    })
+}
+
+/// `ports`: other ones than it has, so that only the directory can be the reason.
+fn second_start_of(bench: &Bench, rig: &Rig, name: &str, ports: &[SocketAddr]) -> Outcome {
+    let pid = rig.cluster.daemon(name)?.pid().map(|p| p.to_string()).unwrap_or_default();
+    ensure!(!pid.is_empty(), "{name} does not run");
+    let config = rig.cluster.layout().config(name, rig.cluster.dir())?;
+    let changed: Vec<String> = config
+        .lines()
+        .map(|line| match line.split_once(" = ").map_or("", |(key, _)| key) {
+            "osd_listen" | "mds_listen" => format!("{} = \"{}\"", &line[..10], ports[0]),
+            _ => line.to_owned(),
+        })
+        .chain(std::iter::once(format!("monitor_listen = \"{}\"", ports[1])))
+        .collect();
+    refuses(bench, &mut daemon(rig, name, &changed.join("\n"))?, &[&pid]).doing(|| name.to_owned())
 }
 
 /// Every file named `superblock` below a directory.

@@ -13,7 +13,7 @@ use std::path::Path;
 pub const CHECKS: [Check; 4] = [
     ("names_of_255_bytes", 30, long_names),
     ("deep_directories", 60, deep),
-    ("directory_of_100000_entries", 300, huge_directory),
+    ("directory_of_100000_entries", 900, huge_directory),
     ("readdir_while_removing", 120, readdir_while_removing),
 ];
 
