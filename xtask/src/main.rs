@@ -60,6 +60,8 @@ enum Task {
     Numbers(numbers::NumbersArgs),
     /// Measures Trefoil beside other systems: same machine, same minute, ratios, with a report under benches/runs
     Compare(compare::CompareArgs),
+    /// Measures what a setting is worth: each of its values beside the defaults, with a report under benches/runs
+    Sweep(compare::SweepArgs),
     /// Compares in one run, and keeps a report
     #[command(subcommand)]
     Bench(bench::BenchTask),
@@ -133,6 +135,7 @@ fn run(task: Task) -> Outcome {
         Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),
         Task::Compare(args) => compare::run(&args, &interrupt),
+        Task::Sweep(args) => compare::run_sweep(&args, &interrupt),
         Task::Bench(task) => bench::run(task, &interrupt),
         Task::Sim { args } => sim::run(&args, &interrupt),
         Task::Check { .. } | Task::Stamp(_) | Task::SameTree { .. } | Task::Load(_) => unreachable!("handled above"),

@@ -3,6 +3,7 @@
 //! Contract: plain values; [`ClientConfig::checked`] says what does not make sense. Names that Ceph has are Ceph's.
 
 use crate::error::ClientError;
+use messenger::buffer::PoolConfig;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -73,6 +74,8 @@ pub struct ClientConfig {
     pub client_unstable_bytes_max: usize,
     /// Count locks, operations and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
+    /// Buffer pools, each with a lock of its own. Default 4; 1 is GlusterFS's old iobuf pool.
+    pub buffer_pools: usize,
     /// Which shards answer reads.
     pub read_policy: ReadPolicy,
     /// A read that a shard has not answered after this long also asks another one. Zero: never. Default 500 ms: well
@@ -93,6 +96,7 @@ impl ClientConfig {
             objecter_inflight_op_bytes: 100 << 20,
             client_unstable_bytes_max: 128 << 20,
             telemetry: true,
+            buffer_pools: PoolConfig::default().pools,
             read_policy: ReadPolicy::Systematic,
             hedge_delay: Duration::from_millis(500),
         }
@@ -105,6 +109,8 @@ impl ClientConfig {
     pub fn checked(self) -> Result<Self, ClientError> {
         let complaint = if self.workers == 0 || self.workers > 256 {
             Some("client_workers must be 1..=256")
+        } else if self.buffer_pools == 0 {
+            Some("buffer_pools must be at least 1")
         } else if self.objecter_inflight_ops == 0 {
             Some("objecter_inflight_ops must be at least 1")
         } else if self.objecter_inflight_op_bytes < MIN_INFLIGHT_BYTES {

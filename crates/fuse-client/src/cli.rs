@@ -70,6 +70,12 @@ struct MountArgs {
     /// Threads that read requests from the kernel [default: 2, or 1 on one CPU]
     #[arg(long, env = "TREFOIL_FUSE_THREADS")]
     threads: Option<String>,
+    /// Threads that work on requests, each with connections of its own [default: 1 below 8 CPUs, else a quarter of them, 8 at most]
+    #[arg(long, env = "TREFOIL_FUSE_WORKERS")]
+    workers: Option<String>,
+    /// Buffer pools, each with a lock of its own [default: 4]
+    #[arg(long, env = "TREFOIL_FUSE_BUFFER_POOLS")]
+    buffer_pools: Option<String>,
     /// Seconds for which the kernel may use attributes without asking [default: 1]
     #[arg(long, env = "TREFOIL_ATTR_TIMEOUT")]
     attr_timeout: Option<String>,
@@ -134,6 +140,8 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
     // Flags are applied after -o: they are typed by hand, and what is typed last counts.
     let flags = [
         ("threads", args.threads),
+        ("workers", args.workers),
+        ("buffer_pools", args.buffer_pools),
         ("attr_timeout", args.attr_timeout),
         ("entry_timeout", args.entry_timeout),
         ("max_request_bytes", args.max_request_bytes),
@@ -221,6 +229,8 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("read_policy={}", settings.read_policy));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
     list.push(format!("telemetry={}", settings.telemetry));
+    list.extend(settings.workers.map(|count| format!("workers={count}")));
+    list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
     list.extend(settings.http_listen.map(|address| format!("http_listen={address}")));
     args.extend(["-o".into(), list.join(",").into()]);
     if let Some(log) = &settings.log_file {

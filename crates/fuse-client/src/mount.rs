@@ -96,6 +96,8 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     config.timeout = settings.timeout;
     config.read_policy = settings.read_policy;
     config.telemetry = settings.telemetry;
+    config.workers = settings.workers.unwrap_or(config.workers);
+    config.buffer_pools = settings.buffer_pools.unwrap_or(config.buffer_pools);
     let (sender, receiver) = channel();
     let connect = move || drop(sender.send(Client::connect(config)));
     thread::Builder::new().name("connect".into()).spawn(connect).map_err(MountError::Daemon)?;

@@ -45,6 +45,11 @@ pub struct MountSettings {
     pub daemon: bool,
     /// Threads that read requests from the kernel; default 2, or 1 on one CPU: more made it slower.
     pub threads: usize,
+    /// Threads that work on requests; the file's first placement group says which. Each has a connection of its own to every
+    /// core of every OSD. `None`: [`client::ClientConfig::workers`]'s default.
+    pub workers: Option<usize>,
+    /// Buffer pools; `None`: [`client::ClientConfig::buffer_pools`]'s default.
+    pub buffer_pools: Option<usize>,
     /// How long the kernel may use attributes without asking while this is the only mount. Default 1 s, which is also the
     /// longest; with another mount it asks every time.
     pub attr_timeout: Duration,
@@ -78,6 +83,8 @@ impl MountSettings {
             dir,
             daemon: false,
             threads: std::thread::available_parallelism().map_or(1, usize::from).min(2),
+            workers: None,
+            buffer_pools: None,
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             max_request_bytes: REQUEST_BYTES_MAX,
@@ -132,6 +139,8 @@ impl MountSettings {
                 self.read_policy = value.parse().map_err(|error: client::ClientError| error.to_string())?;
             }
             ("threads", Some(value)) => self.threads = number(name, value, 1, 64)? as usize,
+            ("workers", Some(value)) => self.workers = Some(number(name, value, 1, 64)? as usize),
+            ("buffer_pools", Some(value)) => self.buffer_pools = Some(number(name, value, 1, 64)? as usize),
             ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
             ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,
             ("timeout", Some(value)) => self.timeout = seconds(name, value)?,

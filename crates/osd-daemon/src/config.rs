@@ -106,6 +106,8 @@ settings! {
     /// Events that a messenger worker takes at once: auto (connections / workers, rounded up) or 1 to 65536 [default:
     /// auto]
     ms_max_events: String, "TREFOIL_MS_MAX_EVENTS";
+    /// Buffer pools of a storage daemon, 1 to 64, each with a lock of its own; 1 is GlusterFS's old iobuf pool [default: 4]
+    ms_buffer_pools: u16, "TREFOIL_MS_BUFFER_POOLS";
     /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
     /// more than the open files that the process may have [default: 10000]
     ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
@@ -217,6 +219,8 @@ pub struct Config {
     pub ms_placement: PlacementConfig,
     /// Events that one of them takes at once.
     pub ms_max_events: MaxEvents,
+    /// Buffer pools of a storage daemon.
+    pub ms_buffer_pools: u16,
     /// Sessions that each role takes.
     pub ms_connections_max: u32,
     /// Grace of heartbeats, in milliseconds.
@@ -343,6 +347,7 @@ impl Config {
             ms_workers: in_range("ms_workers", s.ms_workers.unwrap_or(osd_op_threads), osd_op_threads, 256)?,
             ms_placement,
             ms_max_events,
+            ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
             ms_connections_max: connections_max(s.ms_connections_max)?,
             osd_heartbeat_grace_ms: in_range(
                 "osd_heartbeat_grace_ms",

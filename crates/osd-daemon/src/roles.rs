@@ -242,6 +242,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_workers: config.ms_workers,
         ms_placement: config.ms_placement,
         ms_max_events: config.ms_max_events,
+        ms_buffer_pools: config.ms_buffer_pools,
         ms_connections_max: config.ms_connections_max,
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,

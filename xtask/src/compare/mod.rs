@@ -3,6 +3,7 @@
 //! * [`cells`]: what is measured. [`targets`]: what is to be reached.
 //! * [`system`]: the systems, each set up and taken away. * [`matrix`]: the cells on all of them in turn.
 //! * [`load`], [`fio`], [`names`]: the loads. [`cpu`]: who used the CPU. * [`sample`], [`report`]: medians, ratios, tables.
+//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings.
 //! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
 //!
 //! Contract: everything is below one directory of this process, and is gone at the end, after errors and Ctrl-C too; what
@@ -18,10 +19,12 @@ mod names;
 mod origin;
 mod report;
 mod sample;
+mod sweep;
 mod system;
 mod targets;
 
 pub use names::{LoadArgs, load};
+pub use sweep::{SweepArgs, run as run_sweep};
 
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec::Interrupt;

@@ -15,6 +15,7 @@ use crate::error::ClientError;
 use crate::objecter::local::{self, Local};
 use crate::objecter::{FileRef, LocalIo};
 use cluster::ClusterMap;
+use messenger::buffer::PoolConfig;
 use messenger::sync::ContentionMutex;
 use messenger::{Handle, Runtime, RuntimeConfig, Worker};
 use metadata::lease::holder::Moment;
@@ -83,7 +84,9 @@ impl Client {
     pub fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         let config = config.checked()?;
         let addr = monitor::resolve(&config.monitor)?;
-        let runtime = RuntimeConfig { telemetry: config.telemetry, ..RuntimeConfig::new("client", config.workers) };
+        let pools = PoolConfig { pools: config.buffer_pools, ..PoolConfig::default() };
+        let telemetry = config.telemetry;
+        let runtime = RuntimeConfig { telemetry, pools, ..RuntimeConfig::new("client", config.workers) };
         let runtime = Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;
         let shared = Shared::new(config, runtime.handle());
         let runtime = ContentionMutex::new(shared.handle.locks(), "client runtime", Some(runtime));

@@ -89,6 +89,8 @@ pub struct OsdConfig {
     pub ms_placement: PlacementConfig,
     /// Events that a worker takes at once. Default auto.
     pub ms_max_events: MaxEvents,
+    /// Buffer pools. Default 4.
+    pub ms_buffer_pools: u16,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
     /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
@@ -137,6 +139,7 @@ impl OsdConfig {
             ms_workers: 0,
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
+            ms_buffer_pools: 4,
             ms_connections_max: 10_000,
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
@@ -339,6 +342,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let workers = config.ms_workers.max(config.osd_op_threads);
     let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(workers));
     runtime.max_events = config.ms_max_events;
+    runtime.pools.pools = usize::from(config.ms_buffer_pools);
     runtime.telemetry = config.telemetry;
     runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
     let runtime = Runtime::start(runtime)?;

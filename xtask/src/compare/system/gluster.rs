@@ -62,7 +62,7 @@ impl Gluster {
 }
 
 impl System for Gluster {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         if self.tuned { Peer::GlusterfsTuned.name() } else { Peer::Glusterfs.name() }
     }
 

@@ -65,16 +65,51 @@ impl Peer {
 /// # Errors
 /// When it does not come up; nothing of it is left running then.
 pub fn trefoil(dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
-    Ok(Box::new(trefoil::Trefoil::up(dir, bench)?))
+    Ok(Box::new(trefoil::Trefoil::up(dir, &Variant::default(), bench)?))
+}
+
+/// Trefoil with a setting that is not the default.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Variant {
+    /// A key of `osd-daemon`, or `mount.` and an option of the mount; empty: all settings as they come.
+    pub key: String,
+    /// Its value, as on a command line.
+    pub value: String,
+}
+
+impl Variant {
+    /// Its name in reports.
+    pub fn name(&self) -> String {
+        if self.key.is_empty() { TREFOIL.to_owned() } else { format!("{}={}", self.key, self.value) }
+    }
+
+    /// Starts it below a directory.
+    ///
+    /// # Errors
+    /// When it does not come up: also of a setting that there is not, or that cannot be so.
+    pub fn set_up(&self, dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
+        Ok(Box::new(trefoil::Trefoil::up(dir, self, bench)?))
+    }
+
+    /// The option of the mount that it sets.
+    fn mount_option(&self) -> Option<String> {
+        self.key.strip_prefix("mount.").map(|option| format!("{option}={}", self.value))
+    }
+
+    /// The line of configuration of the daemons that it sets. What TOML would not read as it stands is text.
+    fn setting(&self) -> Option<String> {
+        let is_plain = self.value.parse::<f64>().is_ok() || self.value.parse::<bool>().is_ok();
+        let value = if is_plain { self.value.clone() } else { format!("{:?}", self.value) };
+        let of_daemons = !self.key.is_empty() && self.mount_option().is_none();
+        of_daemons.then(|| format!("{} = {value}", self.key))
+    }
 }
 
 /// Takes away what a run that was killed has left below a directory of systems.
 pub fn sweep(run: &Path) {
     for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
         let dir = entry.path();
-        if entry.file_name() == TREFOIL {
-            trefoil::sweep(&dir);
-        }
+        trefoil::sweep(&dir);
         crate::gluster::sweep(&dir);
     }
 }
@@ -82,7 +117,7 @@ pub fn sweep(run: &Path) {
 /// A system that runs.
 pub trait System {
     /// Its column in the report.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// The directory that is measured in.
     fn area(&self) -> &Path;

@@ -86,7 +86,7 @@ impl Passthrough {
 }
 
 impl System for Passthrough {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         Peer::FusePassthrough.name()
     }
 

@@ -31,7 +31,7 @@ pub fn kind_of(path: &Path) -> String {
 }
 
 impl System for Plain {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         super::Peer::Ext4.name()
     }
 

@@ -1,10 +1,9 @@
-//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1, with the defaults.
+//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1; the defaults, or one of them changed.
 
-use super::{Parts, System, VICTIM};
+use super::{Parts, System, VICTIM, Variant};
 use crate::cluster::layout::{MOUNT, Spec, osd_name};
 use crate::cluster::{Cluster, Guest};
 use crate::compare::cpu::{Group, Process};
-use crate::compare::sample::TREFOIL;
 use crate::error::{Error, Outcome};
 use crate::exec::Interrupt;
 use crate::testrun::Bench;
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// A cluster and its mounts.
 pub struct Trefoil {
+    name: String,
     area: PathBuf,
     others: Vec<Guest>,
     cluster: Cluster,
@@ -38,17 +38,19 @@ impl Trefoil {
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn up(dir: &Path, bench: &Bench) -> Outcome<Trefoil> {
+    pub fn up(dir: &Path, variant: &Variant, bench: &Bench) -> Outcome<Trefoil> {
         let area = dir.join("mnt");
-        let spec = Spec { mount: Some(area.clone()), ..Spec::new(&dir.join("cluster")) };
+        let mut spec = Spec { mount: Some(area.clone()), ..Spec::new(&dir.join("cluster")) };
+        spec.settings.extend(variant.setting());
+        spec.mount_options = variant.mount_option().unwrap_or_default();
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
-        Ok(Trefoil { area, others: Vec::new(), cluster, interrupt: bench.interrupt.clone() })
+        Ok(Trefoil { name: variant.name(), area, others: Vec::new(), cluster, interrupt: bench.interrupt.clone() })
     }
 }
 
 impl System for Trefoil {
-    fn name(&self) -> &'static str {
-        TREFOIL
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn area(&self) -> &Path {
@@ -58,10 +60,10 @@ impl System for Trefoil {
     fn describe(&self) -> Vec<String> {
         let layout = self.cluster.layout();
         let processes = format!("monitor, metadata service and {} OSDs as processes", layout.osds.len());
-        vec![format!(
-            "{processes}, {}+{}, on the disk, loopback, FUSE mount, all settings as they come",
-            layout.k, layout.m
-        )]
+        let changed: Vec<&str> = layout.settings.iter().map(String::as_str).chain([&*layout.mount_options]).collect();
+        let changed = changed.join("");
+        let settings = if changed.is_empty() { "all settings as they come" } else { &changed };
+        vec![format!("{processes}, {}+{}, on the disk, loopback, FUSE mount, {settings}", layout.k, layout.m)]
     }
 
     fn processes(&self) -> Vec<Process> {
