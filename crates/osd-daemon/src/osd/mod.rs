@@ -37,7 +37,6 @@ use crate::admin::LiveConfig;
 use cluster::ClusterMap;
 use ec_store::core::CoreError;
 use ec_store::fullness::FullRatios;
-use ec_store::space::DiskUse;
 use ec_store::superblock::{DataDir, DataDirError};
 use messenger::sync::block_on;
 use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
@@ -470,11 +469,10 @@ impl Starting {
     /// Opens every core on its worker.
     fn open_cores(&self, dir: &Arc<DataDir>, cluster: ClusterId, runtime: &Runtime) -> Result<(), OsdError> {
         let handle = runtime.handle();
-        let disk = DiskUse::new(self.shared.config.osd_op_threads);
         let open = |core: u16| {
-            let (shared, dir, disk) = (Arc::clone(&self.shared), Arc::clone(dir), Arc::clone(&disk));
+            let (shared, dir) = (Arc::clone(&self.shared), Arc::clone(dir));
             let opened = handle.run_on(usize::from(core), move |worker| {
-                let result = side::open(shared, (&dir, disk), cluster, core, &worker);
+                let result = side::open(shared, &dir, cluster, core, &worker);
                 drop(dir);
                 std::future::ready(result)
             });

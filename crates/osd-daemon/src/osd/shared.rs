@@ -10,6 +10,7 @@ use cluster::ClusterMap;
 use ec_store::core::CoreStats;
 use ec_store::disk;
 use ec_store::medium::{Medium as _, Memory};
+use ec_store::space::DiskUse;
 use messenger::sync::ContentionMutex;
 use messenger::{CallError, Connection, Handle, Listener, Message, Refusal, TrafficClass};
 use protocol::monitor::{MonitorReply, MonitorRequest, ObjectStore, OsdReport};
@@ -78,6 +79,8 @@ pub(super) struct Shared {
     pub handle: Handle,
     /// What holds everything, if that is no disk.
     pub memory: Option<Memory>,
+    /// What the cores do to the disk.
+    pub disk: Arc<DiskUse>,
     /// Set once, before the first boot message.
     pub identity: OnceLock<Identity>,
     /// Where it listens, once it does; its owner is the handle.
@@ -103,12 +106,14 @@ impl Shared {
             StoreConfig::Memory { bytes_max } => Some(Memory::new(bytes_max)),
             StoreConfig::File => None,
         };
+        let disk = DiskUse::new(config.osd_op_threads);
         let pulses = vec![None; usize::from(config.osd_op_threads)];
         let locks = handle.locks().clone();
         Self {
             config,
             handle,
             memory,
+            disk,
             identity: OnceLock::new(),
             listener: OnceLock::new(),
             stopping: AtomicBool::new(false),

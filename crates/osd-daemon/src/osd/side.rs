@@ -14,7 +14,6 @@ use ec_store::core::recovery::{Members, Return};
 use ec_store::core::{Core, CoreConfig, CoreError};
 use ec_store::journal::JournalConfig;
 use ec_store::pg::ShardView;
-use ec_store::space::DiskUse;
 use ec_store::superblock::DataDir;
 use messenger::sync::Notify;
 use messenger::{Connection, Worker};
@@ -73,7 +72,7 @@ pub(super) struct Side {
 /// Those of [`Core::open`].
 pub(super) fn open(
     shared: Arc<Shared>,
-    (dir, disk): (&DataDir, Arc<DiskUse>),
+    dir: &DataDir,
     cluster: ClusterId,
     core: u16,
     worker: &Worker,
@@ -82,7 +81,7 @@ pub(super) fn open(
     let journal = JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
     let core_config = CoreConfig {
         journal,
-        disk,
+        disk: Arc::clone(&shared.disk),
         journal_sync_interval: config.journal_sync_interval,
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
