@@ -11,11 +11,13 @@
 //! * [`pg`]: the PG write protocol, writer side and shard side, as state machines without I/O.
 //! * [`scrub`]: what the sums of an object's shards say of them, as pure functions.
 //! * [`core`]: the executor of one core, which drives the machines of its PGs over journal and fragment files.
+//! * [`cluster_lock`]: GlusterFS's way instead of [`pg`]'s, a lock on all servers for each operation; benches compare with it.
 //!
 //! Depends on `protocol` for ids and on `messenger` for buffers and executor threads. Knows nothing of sockets, names or
 //! cluster maps. Start reading at DESIGN section 6, then [`fragment::FragmentFile`] and [`journal::Journal`].
 #![deny(unsafe_code)]
 
+pub mod cluster_lock;
 pub mod codec;
 pub mod core;
 pub mod disk;
