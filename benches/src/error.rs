@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use client::ClientError;
+use ec_store::cluster_lock::Unexpected;
+use ec_store::fragment::FragmentError;
 use messenger::{CallError, ListenError, RuntimeError};
 
 /// What went wrong.
@@ -39,6 +41,18 @@ pub(crate) enum BenchError {
     /// The client of the whole system failed.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The system gave no thread.
+    #[error("cannot start a thread: {0}")]
+    Threads(std::io::Error),
+    /// A server's fragments cannot be opened.
+    #[error(transparent)]
+    Fragment(#[from] FragmentError),
+    /// A server could not read or write; it has said why.
+    #[error("a server could not carry out an operation")]
+    Refused,
+    /// A server gave an answer to a lock that it must not give.
+    #[error(transparent)]
+    Lock(#[from] Unexpected),
     /// The load generator ended before it was told to.
     #[error("the load generator is gone")]
     Gone,

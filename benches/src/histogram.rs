@@ -26,6 +26,16 @@ impl Histogram {
         self.sum_ns += u128::from(ns);
     }
 
+    /// Counts all values of another.
+    pub fn add(&mut self, other: &Histogram) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
+        self.total += other.total;
+        self.sum_ns += other.sum_ns;
+    }
+
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.total
@@ -71,6 +81,11 @@ mod tests {
         (1..=1000u64).for_each(|us| histogram.record(us * 1000));
         assert_eq!(histogram.count(), 1000);
         assert!((histogram.mean_us() - 500.5).abs() < 1e-9);
+        let (mut sum, mut larger) = (Histogram::default(), Histogram::default());
+        larger.record(1_001_000);
+        sum.add(&histogram);
+        sum.add(&larger);
+        assert!(sum.count() == 1001 && (sum.mean_us() - 501.0).abs() < 1e-9);
         for (share, expected) in [(0.5, 500.0), (0.99, 990.0), (0.999, 999.0), (1.0, 1000.0)] {
             let got = histogram.quantile_us(share);
             assert!((expected..expected * 1.02).contains(&got), "{share}: {got}");

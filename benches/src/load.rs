@@ -37,7 +37,7 @@ impl PhaseCell {
         self.0.store(phase as u8, Relaxed);
     }
 
-    fn get(&self) -> Phase {
+    pub(crate) fn get(&self) -> Phase {
         match self.0.load(Relaxed) {
             0 => Phase::WarmUp,
             1 => Phase::Measure,

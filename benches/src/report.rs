@@ -169,7 +169,7 @@ fn write_raw(dir: &Path, material: &Material<'_>) -> Result<Vec<String>, BenchEr
 }
 
 /// Numbers with five digits.
-fn shortened(value: serde_json::Value) -> serde_json::Value {
+pub(crate) fn shortened(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {
         Value::Number(number) if number.is_f64() => number.as_f64().map_or(Value::Null, |value| rounded(value).into()),
@@ -249,7 +249,8 @@ fn assumptions(out: &mut String, scenario: &Scenario) {
     );
 }
 
-fn verdicts(out: &mut String, verdicts: &[Verdict]) {
+/// A table of targets.
+pub(crate) fn verdicts(out: &mut String, verdicts: &[Verdict]) {
     let _ = writeln!(out, "## Targets\n\n| target | met | numbers |\n|---|---|---|");
     for verdict in verdicts {
         let met = match verdict.met {

@@ -127,13 +127,13 @@ impl Service for Server {
     }
 }
 
-/// Time owed by a worker, in nanoseconds; negative after oversleeping.
+/// Time owed by a thread, in nanoseconds; negative after oversleeping.
 #[derive(Debug, Default)]
-struct Debt(Cell<i64>);
+pub(crate) struct Debt(Cell<i64>);
 
 impl Debt {
     /// Owes more, and sleeps once it is worth a sleep.
-    fn pay(&self, ns: i64) {
+    pub(crate) fn pay(&self, ns: i64) {
         let owed = self.0.get() + ns;
         if owed < SLEEP_MIN_NS {
             self.0.set(owed);

@@ -1,0 +1,7 @@
+//! `cargo bench -p benches --bench consistency -- --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    benches::consistency::main()
+}
