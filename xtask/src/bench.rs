@@ -33,6 +33,12 @@ pub enum BenchTask {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// GlusterFS's cluster lock and per-core file allocation (the thesis's Figures 4.1 to 4.3), with a report
+    Consistency {
+        /// --quick, --consistency MODE,.., --only PART, --name NAME, --out DIR; --help for more
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// The criterion benches of single parts: coding, messenger
     Criterion {
         /// Passed on to cargo bench
@@ -62,6 +68,9 @@ pub fn run(task: BenchTask, interrupt: &Interrupt) -> Outcome {
         BenchTask::Overhead { args } => {
             let daemon = workspace::build_release(interrupt)?.join("osd-daemon");
             command.args(["bench", "-p", "benches", "--bench", "overhead", "--", "--daemon"]).arg(daemon).args(args);
+        }
+        BenchTask::Consistency { args } => {
+            command.args(["bench", "-p", "benches", "--bench", "consistency", "--"]).args(args);
         }
         BenchTask::Criterion { args } => {
             command.args(["bench", "-p", "benches", "--bench", "coding", "--bench", "messenger"]).args(args);

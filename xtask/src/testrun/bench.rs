@@ -1,5 +1,5 @@
-//! The contention and overhead benches for a few seconds: they must run and write everything that a report has. What they
-//! measure in so short a time is not looked at.
+//! The contention, overhead and consistency benches for a few seconds: they must run and write everything that a report
+//! has. What they measure in so short a time is not looked at.
 
 use super::report::Report;
 use crate::error::{Context, Outcome, ensure};
@@ -25,6 +25,9 @@ const FIGURES: [&str; 8] = [
     "fig-model.svg",
 ];
 
+const CONSISTENCY_FIGURES: [&str; 5] =
+    ["fig-4-1-randread.svg", "fig-4-2-randwrite.svg", "fig-4-3-clients.svg", "fig-few-files.svg", "fig-where-from.svg"];
+
 /// Runs it and looks at what it wrote.
 ///
 /// # Errors
@@ -48,7 +51,43 @@ pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
         command.args(["bench", "-p", "benches", "--bench", "overhead", "--", "--quick", "--daemon"]).arg(daemon);
         exec::run_ok(command.arg("--out").arg(&out), BUILD_AND_RUN_MAX, interrupt)?;
         check_overhead(&out)
+    })?;
+    let out = dir.path().join("consistency");
+    report.case("bench", "consistency --quick keeps order in every mode and writes a complete report", || {
+        let mut command = Command::new(workspace::cargo());
+        command.current_dir(workspace::root());
+        command.args(["bench", "-p", "benches", "--bench", "consistency", "--", "--quick", "--out"]).arg(&out);
+        exec::run_ok(&mut command, BUILD_AND_RUN_MAX, interrupt)?;
+        check_consistency(&out)
     })
+}
+
+/// No mode that promises it leaves shards that do not fit together; every mode has every metric in every cell.
+fn check_consistency(out: &Path) -> Outcome {
+    const MODES: [&str; 4] = ["cluster-lock", "cluster-lock-eager", "per-core-table", "per-core"];
+    let looks = read_rows(&out.join("raw/order.json"))?;
+    for mode in MODES {
+        let of: Vec<_> = looks.iter().filter(|row| row["consistency"] == mode).collect();
+        ensure!(of.len() == 2, "{} checks of the order of {mode}", of.len());
+        ensure!(of.iter().all(|row| row["torn"] == 0), "{mode} left shards that do not fit together: {of:?}");
+    }
+    let rows = read_rows(&out.join("summary.json"))?;
+    let names = |field| rows.iter().map(|row| row[field].to_string()).collect::<BTreeSet<String>>();
+    let (modes, metrics) = (names("mapping"), names("metric"));
+    ensure!(modes.len() == MODES.len(), "modes of the summary: {modes:?}");
+    let cells: BTreeSet<String> = rows.iter().map(|row| format!("{} {}", row["scenario"], row["block_size"])).collect();
+    let wanted = cells.len() * modes.len() * metrics.len();
+    ensure!(cells.len() >= 10 && rows.len() == wanted, "{} rows, expected {wanted}", rows.len());
+    for row in rows.iter().filter(|row| row["metric"] == "ops_per_s") {
+        ensure!(row["median"].as_f64().is_some_and(|ops| ops > 0.0), "nothing was served: {row}");
+    }
+    let report = read(&out.join("report.md"))?;
+    for part in
+        ["* Command:", "* Machine:", "## Targets", "## Is order kept?", "## gfid to core", "## What this does not show"]
+    {
+        ensure!(report.contains(part), "the report lacks `{part}`");
+    }
+    check_figures(out, &report, &CONSISTENCY_FIGURES)
 }
 
 /// Each metric was measured with telemetry on and off.
@@ -60,8 +99,7 @@ fn check_overhead(out: &Path) -> Outcome {
         ensure!(text.contains(part), "the report lacks `{part}`");
     }
     for file in ["summary.json", "raw.json"] {
-        let rows: Vec<serde_json::Value> =
-            serde_json::from_str(&read(&out.join(file))?).doing(|| format!("{file} is not JSON"))?;
+        let rows = read_rows(&out.join(file))?;
         ensure!(rows.len() == 4, "{} rows in {file}", rows.len());
         for row in &rows {
             let positive = |field: &str| row[field].as_f64().is_some_and(|value| value > 0.0);
@@ -75,10 +113,13 @@ fn read(path: &Path) -> Outcome<String> {
     std::fs::read_to_string(path).doing(|| format!("cannot read {}", path.display()))
 }
 
+fn read_rows(path: &Path) -> Outcome<Vec<serde_json::Value>> {
+    serde_json::from_str(&read(path)?).doing(|| format!("{} is not JSON", path.display()))
+}
+
 /// Every mapping has a row of every metric in every cell, from at least one run.
 fn check_summary(out: &Path) -> Outcome {
-    let rows: Vec<serde_json::Value> =
-        serde_json::from_str(&read(&out.join("summary.json"))?).doing(|| "summary.json is not JSON")?;
+    let rows = read_rows(&out.join("summary.json"))?;
     let text = |row: &serde_json::Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
     let measured: Vec<&serde_json::Value> =
         rows.iter().filter(|row| !text(row, "scenario").starts_with("model/")).collect();
@@ -104,23 +145,28 @@ fn check_summary(out: &Path) -> Outcome {
     Ok(())
 }
 
+/// The report shows the figures, and they are whole.
+fn check_figures(out: &Path, report: &str, figures: &[&str]) -> Outcome {
+    for figure in figures {
+        ensure!(report.contains(figure), "the report does not show {figure}");
+        let svg = read(&out.join("figures").join(figure))?;
+        ensure!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{figure} is not whole");
+        ensure!(!svg.contains("NaN"), "{figure} has a coordinate that is no number");
+    }
+    Ok(())
+}
+
 /// Report, figures and raw data are there, whole, and small enough for git.
 fn check_files(out: &Path) -> Outcome {
     let report = read(&out.join("report.md"))?;
     for part in ["* Command:", "* Commit:", "* Machine:", "## Targets", "## The model", "## What this does not show"] {
         ensure!(report.contains(part), "the report lacks `{part}`");
     }
-    for figure in FIGURES {
-        ensure!(report.contains(figure), "the report does not show {figure}");
-        let svg = read(&out.join("figures").join(figure))?;
-        ensure!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{figure} is not whole");
-        ensure!(!svg.contains("NaN"), "{figure} has a coordinate that is no number");
-    }
+    check_figures(out, &report, &FIGURES)?;
     let mut files = 0;
     for entry in std::fs::read_dir(out.join("raw")).doing(|| "cannot list the raw data")? {
         let path = entry.doing(|| "cannot list the raw data")?.path();
-        let samples: Vec<serde_json::Value> =
-            serde_json::from_str(&read(&path)?).doing(|| format!("{} is not JSON", path.display()))?;
+        let samples = read_rows(&path)?;
         ensure!(!samples.is_empty(), "{} is empty", path.display());
         let bytes = path.metadata().doing(|| format!("cannot look at {}", path.display()))?.len();
         ensure!(bytes < FILE_BYTES_MAX, "{} has {bytes} bytes", path.display());

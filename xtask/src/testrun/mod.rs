@@ -3,7 +3,7 @@
 //! * [`report`]: one line per test, the failures that are known, the summary.
 //! * [`setup`]: programs that must be installed.
 //! * [`workspace_checks`]: formatting, lints, cargo's tests.
-//! * [`bench`]: the contention and overhead benches, for a few seconds.
+//! * [`bench`]: the contention, overhead and consistency benches, for a few seconds.
 //! * [`simulator`]: the write protocol under random faults.
 //! * [`rig`]: a mounted cluster that is taken away whatever happens.
 //! * [`posix`]: our own checks of a mount, each in a process of its own.
