@@ -133,7 +133,7 @@ fn where_from(results: &Results) -> Option<Drawn> {
         .into_iter()
         .flat_map(|pattern| [BLOCKS[0], BLOCKS[2]].map(|block| (pattern, block)))
         .map(|(pattern, block)| {
-            let name = format!("{} {}", pattern.name(), size_name(block));
+            let name = format!("{} {}", pattern.name().trim_start_matches("rand"), size_name(block));
             (name, figure_cell(pattern, block, 1))
         })
         .filter(|(_, cell)| is_measured(results, cell))

@@ -48,6 +48,9 @@ struct Args {
     /// Threads of a server that take from its I/O queue; GlusterFS's performance.io-thread-count, and its default
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
     io_threads: u16,
+    /// Only cells whose name has this in it
+    #[arg(long)]
+    only: Option<String>,
     /// Name of the run
     #[arg(long, default_value = "consistency")]
     name: String,
@@ -77,7 +80,11 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
     let (machine, begin) = (Machine::look(), Instant::now());
-    let plan = if args.quick { Plan::quick() } else { Plan::whole() };
+    let mut plan = if args.quick { Plan::quick() } else { Plan::whole() };
+    plan.cells.retain(|cell| args.only.as_ref().is_none_or(|part| cell.words().contains(part)));
+    if plan.cells.is_empty() || args.consistency.is_empty() {
+        return Err(BenchError::Scenario("no cell has that in its name, or no mode is left".into()));
+    }
     let setting = Setting { plan: &plan, io_threads: args.io_threads.into(), data: &runner::data() };
     let order = check_order(&setting)?;
     let results = measure(&setting, &args.consistency)?;
@@ -102,7 +109,7 @@ fn check_order(setting: &Setting<'_>) -> Result<Vec<Order>, BenchError> {
     for consistency in Consistency::CHECKED {
         for clients in [1, 2] {
             let order = run::check_order(consistency, clients, setting)?;
-            println!("order: {:18} {clients} clients: {} of {} torn", consistency.name(), order.torn, order.pairs);
+            println!("order: {:18} {clients} clients: {} of {} torn", consistency.name(), order.torn, order.looks);
             all.push(order);
         }
     }

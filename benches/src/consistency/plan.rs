@@ -122,7 +122,8 @@ impl Files {
         }
     }
 
-    fn name(self) -> &'static str {
+    /// Its name in tables.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Files::Few => "few",
             Files::Many => "many",
@@ -140,8 +141,8 @@ pub(crate) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// An assumption, not a measurement: a message takes as long as 20 KiB of data.
-    pub(crate) const BLOCKING: ServiceTime = ServiceTime { us_per_message: 40.0, us_per_kib: 2.0 };
+    /// An assumption, not a measurement: a message takes as long as 25 KiB of data. As long as it can be slept.
+    pub(crate) const BLOCKING: ServiceTime = ServiceTime { us_per_message: 1000.0, us_per_kib: 40.0 };
 
     /// In nanoseconds, for so many bytes.
     pub(crate) fn ns(self, bytes: u64) -> i64 {
@@ -190,8 +191,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: usize,
     pub(crate) warm_up: Duration,
     pub(crate) measure: Duration,
-    /// Pairs of writes of the check of order.
-    pub(crate) pairs: usize,
+    /// How often the check of order looks.
+    pub(crate) looks: usize,
 }
 
 impl Plan {
@@ -206,7 +207,7 @@ impl Plan {
         cells.extend(grid(false, Storage::Disk, &[Files::Many], &[BLOCKS[0], BLOCKS[2]], &[4]));
         cells.extend(grid(true, Storage::Memory, &Files::ALL, &[BLOCKS[2]], &CLIENTS));
         let (warm_up, measure) = (Duration::from_millis(100), Duration::from_millis(300));
-        Plan { cells, rounds: 3, warm_up, measure, pairs: 4000 }
+        Plan { cells, rounds: 3, warm_up, measure, looks: 1000 }
     }
 
     /// A few seconds, complete outputs, numbers without meaning.
@@ -215,7 +216,7 @@ impl Plan {
         cells.extend(grid(false, Storage::Disk, &[Files::Many], &[BLOCKS[0]], &[1]));
         cells.extend(grid(true, Storage::Memory, &[Files::Few], &[BLOCKS[0]], &[2]));
         let (warm_up, measure) = (Duration::from_millis(10), Duration::from_millis(30));
-        Plan { cells, rounds: 1, warm_up, measure, pairs: 100 }
+        Plan { cells, rounds: 1, warm_up, measure, looks: 50 }
     }
 }
 

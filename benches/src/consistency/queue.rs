@@ -94,7 +94,7 @@ impl IoThreads {
         for index in 0..count {
             let (queue, place, hands) = (Arc::clone(&pool.queue), Arc::clone(place), hands(index));
             let thread = std::thread::Builder::new().name(format!("{name}-{index}"));
-            pool.threads.push(thread.spawn(move || work(&queue, &*place, &hands))?);
+            pool.threads.push(thread.spawn(move || work(&queue, &place, &hands))?);
         }
         Ok(pool)
     }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::assignment::{Assignment, Ids};
 use super::figures;
-use super::plan::{BLOCKS, Cell, Consistency, PATTERNS, ServiceTime};
+use super::plan::{BLOCKS, Cell, Consistency, Files, PATTERNS, ServiceTime};
 use super::results::{Of, Results};
-use super::run::{self, BLOCKING_CORES, IN_FLIGHT, Order, Sample, Setting};
+use super::run::{self, AT_ONCE, BLOCKING_CORES, IN_FLIGHT, Order, Sample, Setting};
 use super::targets::{self, figure_cell};
 use crate::error::BenchError;
 use crate::figures::Drawn;
@@ -53,6 +53,7 @@ fn text(material: &Material<'_>, drawn: &[Drawn]) -> String {
     out.push_str(MODES);
     report::verdicts(&mut out, &targets::judge(results, order));
     gains(&mut out, results);
+    where_from(&mut out, results);
     let _ = writeln!(out, "## Figures\n");
     for figure in drawn {
         let _ = writeln!(out, "{}\n\n![{}](figures/{})\n", figure.caption, figure.caption, figure.file);
@@ -78,7 +79,7 @@ fn setup(out: &mut String, setting: &Setting<'_>) {
          * Three servers (2+1, chunks of 512 B) with {} workers each, {} io-threads where there is a shared queue; 1 to 8 clients, each with a \
          worker, connections and codec of its own and {IN_FLIGHT} operations in flight, all in one process over loopback\n\
          * `cpu` cells: nothing but the work itself. `blocking` cells: a server's thread also sleeps {us_per_message:.0} us for each message and \
-         {us_per_kib:.0} us for each KiB, so that {BLOCKING_CORES} workers act as {BLOCKING_CORES} cores; these times are assumptions\n\
+         {us_per_kib:.0} us for each KiB, so that {BLOCKING_CORES} workers, or as many io-threads, act as {BLOCKING_CORES} cores; these times are assumptions\n\
          * `memory`: fragments in memory. `disk`: on the temporary directory's disk, without a sync. `many`: 64 files, each client its own share. \
          `few`: 2 files, shared by all clients. All are written once before\n",
         plan.warm_up.as_millis(),
@@ -109,14 +110,15 @@ that reads a request carries it out: no queue, no table, no lock. Files are lock
 fn gains(out: &mut String, results: &Results) {
     let _ = writeln!(
         out,
-        "## Gains by block size\n\nThroughput over `cluster-lock` / over `cluster-lock-eager`, files of their own, real CPU. The thesis: +63% on \
+        "## Gains by block size\n\nThroughput over `cluster-lock` / over `cluster-lock-eager`, in memory, real CPU. `many`: files of their own, as in the \
+         figures; `few`: 2 files, shared. The thesis: +63% on \
          average and +83% at most for reads, +60% and +69% for writes.\n\n\
-         | | clients | 4K | 16K | 64K | 256K | mean |\n|---|---|---|---|---|---|---|"
+         | | files | clients | 4K | 16K | 64K | 256K | mean |\n|---|---|---|---|---|---|---|---|"
     );
-    for pattern in PATTERNS {
+    for (files, pattern) in Files::ALL.into_iter().flat_map(|files| PATTERNS.map(|pattern| (files, pattern))) {
         for clients in [1, 4] {
             for mode in [Consistency::PerCore, Consistency::PerCoreTable] {
-                gains_row(out, results, mode, |block| figure_cell(pattern, block, clients));
+                gains_row(out, results, mode, |block| Cell { files, ..figure_cell(pattern, block, clients) });
             }
         }
     }
@@ -132,21 +134,58 @@ fn gains_row(out: &mut String, results: &Results, mode: Consistency, cell: impl 
         percent(sum.map(|sum| sum / gains.len() as f64))
     };
     let cell = cell(BLOCKS[0]);
-    let _ = write!(out, "| {} `{}` | {} |", cell.pattern.name(), mode.name(), cell.clients);
+    let _ = write!(out, "| {} `{}` | {} | {} |", cell.pattern.name(), mode.name(), cell.files.name(), cell.clients);
     for (lock, eager) in lock.iter().zip(&eager) {
         let _ = write!(out, " {} / {} |", percent(*lock), percent(*eager));
     }
     let _ = writeln!(out, " {} / {} |", mean(&lock), mean(&eager));
 }
 
+/// Round trips, messages, waits and CPU time of an operation of one client.
+fn where_from(out: &mut String, results: &Results) {
+    let _ = writeln!(
+        out,
+        "## Where the gain comes from\n\nOne operation of one client with files of its own, in memory, real CPU. Where everything is bound by CPU, \
+         throughput goes as the last column.\n\n\
+         | | mode | round trips | messages | waits for its lock, us | of, us | CPU servers, us | CPU clients, us | CPU, to `cluster-lock` |\n\
+         |---|---|---|---|---|---|---|---|---|"
+    );
+    for (pattern, block) in
+        PATTERNS.into_iter().flat_map(|pattern| [BLOCKS[0], BLOCKS[2]].map(|block| (pattern, block)))
+    {
+        let cell = figure_cell(pattern, block, 1);
+        let cpu: Of = |s| s.server_cpu_us + s.client_cpu_us;
+        let base = results.median(&cell, Consistency::ClusterLock, cpu).unwrap_or(0.0);
+        for mode in results.modes() {
+            let Some(all) = results.median(&cell, mode, cpu) else { continue };
+            let m = |of: Of| results.median(&cell, mode, of).unwrap_or(0.0);
+            let _ = writeln!(
+                out,
+                "| {} {} | {} | {:.2} | {:.1} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2}x |",
+                pattern.name(),
+                size_name(block),
+                mode.name(),
+                m(|s| s.round_trips),
+                m(|s| s.messages),
+                m(|s| s.lock_wait_us),
+                m(|s| s.mean_us),
+                m(|s| s.server_cpu_us),
+                m(|s| s.client_cpu_us),
+                ratio(all, base)
+            );
+        }
+    }
+    out.push('\n');
+}
+
 fn order_table(out: &mut String, order: &[Order]) {
     let _ = writeln!(
         out,
-        "## Is order kept?\n\nFigure 2.3, tried: each client writes two blocks to one place at once; when all have been answered, all three shards \
-         are read and coded again. Torn: the parity is not that of the data.\n\n| mode | clients | looks | torn |\n|---|---|---|---|"
+        "## Is order kept?\n\nFigure 2.3, tried: each client writes {AT_ONCE} blocks to one place at once; when all have been answered, all three \
+         shards are read and coded again. Torn: the parity is not that of the data.\n\n| mode | clients | looks | torn |\n|---|---|---|---|"
     );
-    for Order { consistency, clients, pairs, torn } in order {
-        let _ = writeln!(out, "| {} | {clients} | {pairs} | {torn} |", consistency.name());
+    for Order { consistency, clients, looks, torn } in order {
+        let _ = writeln!(out, "| {} | {clients} | {looks} | {torn} |", consistency.name());
     }
     out.push('\n');
 }
@@ -233,6 +272,9 @@ const NOT_SHOWN: &str = "
 ## What this does not show
 
 * GlusterFS itself: its baseline here is our messenger, codec and fragment store with its locks and queue. `cargo xtask compare` measures GlusterFS.
+  Its client puts operations into a shared queue as well (Figure 2.5); here all modes have the same client, without one.
+* Whether the thesis's GlusterFS locked eagerly: it is the default of its version, and the thesis says that it helps, but not whether it was on.
+  So both baselines stand beside each other.
 * Latency of a network: on loopback a round trip costs CPU time and little else. Where it costs time, fewer round trips gain more.
 * More cores than the machine has: with all servers and clients on two cores everything is bound by CPU, the throughput of a mode is what its
   messages and wake-ups leave, and contention of threads for the queue's lock shows less than on servers of eight cores. `blocking` cells show who waits

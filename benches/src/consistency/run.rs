@@ -18,16 +18,20 @@ use serde::{Deserialize, Serialize};
 use super::client::{Client, ClientConfig, Counters, gfid};
 use super::node::{Node, NodeConfig};
 use super::place::{FILE_BYTES, profile};
-use super::plan::{Cell, Consistency, Plan, ServiceTime, Storage};
+use super::plan::{Cell, Consistency, Files, Plan, ServiceTime, Storage};
 use crate::error::BenchError;
 use crate::histogram::Histogram;
 use crate::load::{Phase, PhaseCell};
 use crate::machine;
+use crate::scenario::Pattern;
 
 /// Operations in flight of each client.
 pub(super) const IN_FLIGHT: usize = 4;
 /// Threads of a server that act as cores in blocking mode: the hardware threads of the thesis's i7-4790.
 pub(super) const BLOCKING_CORES: usize = 8;
+/// Writes at once of each client in the check of order, and bytes of each.
+pub(super) const AT_ONCE: usize = 8;
+const CHECKED_BYTES: usize = 8192;
 /// What a server keeps in memory, at most, in bytes: ten times what the files take.
 const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Name of the clients' runtime, and so of their threads.
@@ -87,6 +91,11 @@ pub(super) fn cores(is_blocking: bool) -> NonZeroUsize {
     if is_blocking { NonZeroUsize::new(BLOCKING_CORES).unwrap_or(here) } else { here }
 }
 
+/// Threads that take from a shared queue: those that sleep act as cores, so there are no more of them than cores.
+fn io_threads(is_blocking: bool, wanted: usize) -> usize {
+    if is_blocking { wanted.min(BLOCKING_CORES) } else { wanted }
+}
+
 /// Servers and clients.
 struct Cluster {
     nodes: Vec<Node>,
@@ -108,7 +117,7 @@ impl Cluster {
                 shard: ShardIndex::new(shard),
                 execution: consistency.execution(),
                 workers,
-                io_threads: setting.io_threads,
+                io_threads: io_threads(cell.is_blocking, setting.io_threads),
                 service: cell.is_blocking.then_some(ServiceTime::BLOCKING),
                 dir,
             })?);
@@ -326,17 +335,16 @@ fn sample(
     }
 }
 
-/// How often two writes at once left shards that do not fit together.
+/// How often writes at once left shards that do not fit together.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) consistency: Consistency,
-    /// Are the writes of one client, or of two?
     pub(super) clients: usize,
-    pub(super) pairs: usize,
+    pub(super) looks: usize,
     pub(super) torn: usize,
 }
 
-/// Figure 2.3 of the thesis, tried: writes of two blocks to one place at once, then a look at all shards.
+/// Figure 2.3 of the thesis, tried: each client writes several blocks to one place at once, then all shards are looked at.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -345,34 +353,37 @@ pub(super) fn check_order(
     clients: usize,
     setting: &Setting<'_>,
 ) -> Result<Order, BenchError> {
-    const BLOCK: usize = 4096;
     let cell = Cell {
         is_blocking: false,
         storage: Storage::Memory,
-        files: super::plan::Files::Few,
-        pattern: crate::scenario::Pattern::Randwrite,
-        block_bytes: BLOCK as u64,
+        files: Files::Few,
+        pattern: Pattern::Randwrite,
+        block_bytes: CHECKED_BYTES as u64,
         clients,
     };
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
     let cluster = Cluster::start(&cell, consistency, setting, dir.path())?;
-    let (file, mut torn) = (gfid(0), 0);
-    for pair in 0..setting.plan.pairs {
+    let mut torn = 0;
+    for look in 0..setting.plan.looks {
         let data = setting.data.clone();
-        cluster.on_all(move |client, number| {
-            let from = (2 * (pair * clients + number)) % 1000 * BLOCK;
-            let block = |nth: usize| data.slice(from + nth * BLOCK..from + (nth + 1) * BLOCK);
-            let (first, second) = (block(0), block(1));
-            async move {
-                let other = client.clone();
-                let beside = client.spawn(async move { other.write(file, 0, &second).await });
-                client.write(file, 0, &first).await?;
-                beside.await.map_err(|_| BenchError::Gone)?
-            }
-        })?;
-        let whole = cluster.on_all(move |client, _| async move { client.is_whole(file, 0..BLOCK as u64).await })?;
-        torn += usize::from(!whole[0]);
+        cluster.on_all(move |client, number| write_at_once(client, data.clone(), look * clients + number))?;
+        let look = |client: Client, _| async move { client.is_whole(gfid(0), 0..CHECKED_BYTES as u64).await };
+        torn += usize::from(!cluster.on_all(look)?[0]);
     }
     cluster.stop()?;
-    Ok(Order { consistency, clients, pairs: setting.plan.pairs, torn })
+    Ok(Order { consistency, clients, looks: setting.plan.looks, torn })
+}
+
+/// Writes blocks that differ to one place; `nth` says which blocks.
+async fn write_at_once(client: Client, data: Bytes, nth: usize) -> Result<(), BenchError> {
+    let begin = |write: usize| {
+        let from = (nth * AT_ONCE + write) * CHECKED_BYTES % (data.len() - CHECKED_BYTES);
+        let (block, writer) = (data.slice(from..from + CHECKED_BYTES), client.clone());
+        client.spawn(async move { writer.write(gfid(0), 0, &block).await })
+    };
+    let writes: Vec<_> = (0..AT_ONCE).map(begin).collect();
+    for write in writes {
+        write.await.map_err(|_| BenchError::Gone)??;
+    }
+    Ok(())
 }

@@ -92,22 +92,22 @@ fn totals(results: &Results, mode: Consistency, pattern: Pattern) -> Verdict {
 
 fn in_order(order: &[Order]) -> Verdict {
     let kept: Vec<&Order> = order.iter().filter(|order| order.consistency != Consistency::Unordered).collect();
-    let (torn, pairs) = kept.iter().fold((0, 0), |sum, order| (sum.0 + order.torn, sum.1 + order.pairs));
+    let (torn, looks) = kept.iter().fold((0, 0), |sum, order| (sum.0 + order.torn, sum.1 + order.looks));
     Verdict {
         target: "writes at once to one place never leave shards that do not fit together (Figure 2.3)".into(),
-        met: (pairs > 0).then_some(torn == 0),
-        numbers: format!("{torn} of {pairs} looks in {} checks", kept.len()),
+        met: (looks > 0).then_some(torn == 0),
+        numbers: format!("{torn} of {looks} looks in {} checks", kept.len()),
     }
 }
 
 /// Guards [`in_order`] against having shown nothing.
 fn out_of_order(order: &[Order]) -> Verdict {
     let of = order.iter().filter(|order| order.consistency == Consistency::Unordered);
-    let (torn, pairs) = of.fold((0, 0), |sum, order| (sum.0 + order.torn, sum.1 + order.pairs));
+    let (torn, looks) = of.fold((0, 0), |sum, order| (sum.0 + order.torn, sum.1 + order.looks));
     Verdict {
         target: "without lock and order (`unordered`) they do, or the check shows nothing".into(),
-        met: (pairs > 0).then_some(torn > 0),
-        numbers: format!("{torn} of {pairs} looks"),
+        met: (looks > 0).then_some(torn > 0),
+        numbers: format!("{torn} of {looks} looks"),
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
             samples.push(made_up(figure_cell(Pattern::Randread, block, 1), Consistency::ClusterLock, 100));
             samples.push(made_up(figure_cell(Pattern::Randread, block, 1), Consistency::PerCore, ops));
         }
-        let order = |consistency, torn| Order { consistency, clients: 1, pairs: 10, torn };
+        let order = |consistency, torn| Order { consistency, clients: 1, looks: 10, torn };
         let order = [order(Consistency::PerCore, 0), order(Consistency::Unordered, 3)];
         let verdicts = judge(&Results::new(samples), &order);
         let met = |start: &str| verdicts.iter().find(|v| v.target.starts_with(start)).expect("a verdict").met;

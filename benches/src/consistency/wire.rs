@@ -110,7 +110,8 @@ pub(super) fn parse_wanted(message: &Message) -> Option<Gfid> {
 
 /// An answer to a lock.
 pub(super) fn lock_reply(reply: Reply) -> Message {
-    flagged(u8::from(reply.is_granted) * GRANTED | u8::from(reply.is_contended) * CONTENDED, Bytes::new())
+    let (granted, contended) = (u8::from(reply.is_granted) * GRANTED, u8::from(reply.is_contended) * CONTENDED);
+    flagged(granted | contended, Bytes::new())
 }
 
 /// An answer to a read or write: the data, empty for a write, or that it failed.
