@@ -10,7 +10,7 @@ use std::time::Instant;
 use messenger::sync::{ContentionMutex, LockTable};
 use placement::files::{CoreTable, core_of};
 use protocol::Gfid;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::stats::ratio;
 
@@ -23,7 +23,7 @@ const FEW_AND_MANY: [usize; 2] = [2, 65_536];
 const LOOK_UPS: usize = 1_000_000;
 
 /// How a file's id comes about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Ids {
     /// One after the other, as Trefoil deals them out.
@@ -57,7 +57,7 @@ impl Ids {
 }
 
 /// Files of the core with the most, to the mean: 1 is even.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Evenness {
     pub(super) ids: Ids,
     pub(super) files: usize,
@@ -67,7 +67,7 @@ pub(super) struct Evenness {
 }
 
 /// What it takes to find the core of a file, in nanoseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct LookUp {
     pub(super) files: usize,
     pub(super) table_ns: f64,
@@ -77,7 +77,7 @@ pub(super) struct LookUp {
 }
 
 /// All of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Assignment {
     pub(super) evenness: Vec<Evenness>,
     pub(super) look_ups: Vec<LookUp>,

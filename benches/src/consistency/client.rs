@@ -200,7 +200,7 @@ impl Client {
 
     /// Writes whole stripes, under the lock that the mode wants.
     pub(super) async fn write(&self, gfid: Gfid, offset: u64, data: &[u8]) -> Result<(), BenchError> {
-        self.lock(gfid, Access::Exclusive).await;
+        self.lock(gfid, Access::Exclusive).await?;
         let result = self.write_locked(gfid, offset, data).await;
         self.unlock(gfid, Access::Exclusive);
         result
@@ -208,7 +208,7 @@ impl Client {
 
     /// Reads, under the lock that the mode wants.
     pub(super) async fn read(&self, gfid: Gfid, range: Range<u64>) -> Result<Bytes, BenchError> {
-        self.lock(gfid, Access::Shared).await;
+        self.lock(gfid, Access::Shared).await?;
         let result = self.read_locked(gfid, range).await;
         self.unlock(gfid, Access::Shared);
         result
@@ -219,10 +219,11 @@ impl Client {
         let fragment = self.inner.layout.fragment_cover(&range);
         let all = (0..profile().shards()).map(|shard| self.ask_read(gfid, ShardIndex::new(shard), &fragment));
         let shards = replies(all.collect()).await?;
-        let mut parity = vec![0; shards[0].len()];
-        let data: Vec<&[u8]> = shards[..2].iter().map(|shard| &shard[..]).collect();
-        self.inner.codec.encode(&data, &mut [&mut parity]);
-        Ok(parity == shards[2])
+        let (data, parity) = shards.split_at(profile().k().into());
+        let mut coded = vec![vec![0; data[0].len()]; parity.len()];
+        let data: Vec<&[u8]> = data.iter().map(AsRef::as_ref).collect();
+        self.inner.codec.encode(&data, &mut coded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        Ok(coded.iter().zip(parity).all(|(coded, parity)| coded == parity))
     }
 
     async fn write_locked(&self, gfid: Gfid, offset: u64, data: &[u8]) -> Result<(), BenchError> {
@@ -283,7 +284,7 @@ impl Client {
     }
 
     /// Waits for the lock.
-    async fn lock(&self, gfid: Gfid, access: Access) {
+    async fn lock(&self, gfid: Gfid, access: Access) -> Result<(), BenchError> {
         let operation = self.inner.next.replace(self.inner.next.get() + 1);
         let (sender, receiver) = oneshot();
         let began = Instant::now();
@@ -302,11 +303,11 @@ impl Client {
             (before, actions)
         });
         if !is_started {
-            // The sender lives in the file, which lives as long as the client.
-            let _ = receiver.await;
+            receiver.await.map_err(|_| BenchError::Gone)?;
             let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.inner.config.counters.lock_wait_ns.fetch_add(waited, Relaxed);
         }
+        Ok(())
     }
 
     fn unlock(&self, gfid: Gfid, access: Access) {
@@ -317,14 +318,24 @@ impl Client {
 
     /// Does something with a file's lock, and what follows from it.
     fn with_lock(&self, gfid: Gfid, f: impl FnOnce(&mut FileLock<u64>) -> Result<Actions<u64>, BenchError>) {
+        let mut failed = None;
         self.with_file(gfid, |file| {
             let before = file.lock.counts();
             let actions = f(&mut file.lock).unwrap_or_else(|error| {
-                self.inner.error.borrow_mut().get_or_insert(error);
+                failed = Some(error);
                 Actions::new()
             });
             (before, actions)
         });
+        if let Some(error) = failed {
+            self.fail(error);
+        }
+    }
+
+    /// Ends the run: operations that wait for a lock wait no more.
+    fn fail(&self, error: BenchError) {
+        self.inner.error.borrow_mut().get_or_insert(error);
+        self.inner.files.borrow_mut().values_mut().for_each(|file| file.waiting.clear());
     }
 
     fn with_file(&self, gfid: Gfid, f: impl FnOnce(&mut File) -> (LockCounts, Actions<u64>)) {
@@ -359,7 +370,7 @@ impl Client {
         self.inner.worker.spawn(async move {
             match call.await {
                 Ok(message) => client.on_lock_reply(gfid, server, wire::parse_lock_reply(&message)),
-                Err(error) => drop(client.inner.error.borrow_mut().get_or_insert(error.into())),
+                Err(error) => client.fail(error.into()),
             }
         });
     }

@@ -9,14 +9,6 @@ use crate::figures::Drawn;
 use crate::machine::size_name;
 use crate::scenario::Pattern;
 
-/// In every figure a mode has one look.
-const ORDER: [Consistency; 5] = [
-    Consistency::ClusterLock,
-    Consistency::ClusterLockEager,
-    Consistency::PerCoreTable,
-    Consistency::PerCore,
-    Consistency::Unordered,
-];
 const CPU_NOTE: &str = "Real CPU: three servers and all clients share the cores of one machine; 2+1, memory, loopback.";
 const BLOCKING_NOTE: &str =
     "Blocking service time: servers sleep for each message and KiB, so that 8 threads act as 8 cores each.";
@@ -44,9 +36,10 @@ pub(super) fn draw(results: &Results) -> Vec<Drawn> {
     drawn
 }
 
+/// The look of each mode, the same in every figure.
 fn looks(modes: &[Consistency]) -> Vec<Style> {
     let look = |mode: &Consistency| {
-        let at = ORDER.iter().position(|other| other == mode).unwrap_or(0);
+        let at = Consistency::ALL.iter().position(|other| other == mode).unwrap_or(0);
         style(at, mode.name())
     };
     modes.iter().map(look).collect()

@@ -57,6 +57,9 @@ struct Args {
     /// Directory to write to; benches/runs/<date>-<name> unless given
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Writes the report of an earlier run again, from its raw data
+    #[arg(long, conflicts_with_all = ["out", "name", "quick", "only"])]
+    again: Option<PathBuf>,
     /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -79,13 +82,17 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
+    if let Some(dir) = &args.again {
+        report::write(dir, &report::read(dir)?)?;
+        return Ok(dir.clone());
+    }
     let (machine, begin) = (Machine::look(), Instant::now());
     let mut plan = if args.quick { Plan::quick() } else { Plan::whole() };
     plan.cells.retain(|cell| args.only.as_ref().is_none_or(|part| cell.words().contains(part)));
     if plan.cells.is_empty() || args.consistency.is_empty() {
         return Err(BenchError::Scenario("no cell has that in its name, or no mode is left".into()));
     }
-    let setting = Setting { plan: &plan, io_threads: args.io_threads.into(), data: &runner::data() };
+    let setting = Setting { plan, io_threads: args.io_threads.into(), data: runner::data() };
     let order = check_order(&setting)?;
     let results = measure(&setting, &args.consistency)?;
     let assignment = assignment::compare();
@@ -98,15 +105,13 @@ fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
     };
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = args.out.clone().unwrap_or_else(|| machine::free_dir(&home.join("runs"), &args.name));
-    let material =
-        Material { origin: &origin, setting: &setting, results: &results, order: &order, assignment: &assignment };
-    report::write(&dir, &material)?;
+    report::write(&dir, &Material { origin, setup: setting.setup(), results, order, assignment })?;
     Ok(dir)
 }
 
-fn check_order(setting: &Setting<'_>) -> Result<Vec<Order>, BenchError> {
+fn check_order(setting: &Setting) -> Result<Vec<Order>, BenchError> {
     let mut all = Vec::new();
-    for consistency in Consistency::CHECKED {
+    for consistency in Consistency::ALL {
         for clients in [1, 2] {
             let order = run::check_order(consistency, clients, setting)?;
             println!("order: {:18} {clients} clients: {} of {} torn", consistency.name(), order.torn, order.looks);
@@ -117,7 +122,7 @@ fn check_order(setting: &Setting<'_>) -> Result<Vec<Order>, BenchError> {
 }
 
 /// All cells; within each round of a cell the modes take turns, so that what else the machine does falls on all of them.
-fn measure(setting: &Setting<'_>, modes: &[Consistency]) -> Result<Results, BenchError> {
+fn measure(setting: &Setting, modes: &[Consistency]) -> Result<Results, BenchError> {
     let total = setting.plan.cells.len() * setting.plan.rounds * modes.len();
     let mut samples = Vec::new();
     for cell in &setting.plan.cells {

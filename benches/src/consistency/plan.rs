@@ -48,8 +48,8 @@ impl Consistency {
     /// Those that are measured unless others are asked for; the first is what the others are compared with.
     pub(crate) const MEASURED: [Consistency; 4] =
         [Consistency::ClusterLock, Consistency::ClusterLockEager, Consistency::PerCoreTable, Consistency::PerCore];
-    /// Those whose order is checked.
-    pub(crate) const CHECKED: [Consistency; 5] = [
+    /// All, in the order of figures; of all order is checked.
+    pub(crate) const ALL: [Consistency; 5] = [
         Consistency::ClusterLock,
         Consistency::ClusterLockEager,
         Consistency::PerCoreTable,

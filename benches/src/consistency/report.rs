@@ -3,11 +3,13 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
+
 use super::assignment::{Assignment, Ids};
 use super::figures;
 use super::plan::{BLOCKS, Cell, Consistency, Files, PATTERNS, ServiceTime};
 use super::results::{Of, Results};
-use super::run::{self, AT_ONCE, BLOCKING_CORES, IN_FLIGHT, Order, Sample, Setting};
+use super::run::{AT_ONCE, BLOCKING_CORES, IN_FLIGHT, Order, Sample, Setup};
 use super::targets::{self, figure_cell};
 use crate::error::BenchError;
 use crate::figures::Drawn;
@@ -16,40 +18,61 @@ use crate::report::{self, Origin};
 use crate::stats::ratio;
 
 /// What a report is made of.
-pub(super) struct Material<'a> {
-    pub(super) origin: &'a Origin,
-    pub(super) setting: &'a Setting<'a>,
-    pub(super) results: &'a Results,
-    pub(super) order: &'a [Order],
-    pub(super) assignment: &'a Assignment,
+pub(super) struct Material {
+    pub(super) origin: Origin,
+    pub(super) setup: Setup,
+    pub(super) results: Results,
+    pub(super) order: Vec<Order>,
+    pub(super) assignment: Assignment,
+}
+
+/// Reads back what [`write`] kept of a run.
+///
+/// # Errors
+/// When a file is missing or not what was written.
+pub(super) fn read(dir: &Path) -> Result<Material, BenchError> {
+    Ok(Material {
+        origin: parsed(&dir.join("run.json"))?,
+        setup: parsed(&dir.join("raw/setup.json"))?,
+        results: Results::new(parsed(&dir.join("raw/samples.json"))?),
+        order: parsed(&dir.join("raw/order.json"))?,
+        assignment: parsed(&dir.join("raw/assignment.json"))?,
+    })
+}
+
+fn parsed<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
+    let text = std::fs::read_to_string(path).map_err(BenchError::file(path))?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// Writes everything into `dir`, which is made.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(super) fn write(dir: &Path, material: &Material<'_>) -> Result<(), BenchError> {
-    let drawn = figures::draw(material.results);
+pub(super) fn write(dir: &Path, material: &Material) -> Result<(), BenchError> {
+    let Material { origin, setup, results, order, assignment } = material;
+    let drawn = figures::draw(results);
     report::make_dirs(dir, &["figures", "raw"])?;
     for figure in &drawn {
         report::put(&dir.join("figures").join(figure.file), &figure.svg)?;
     }
-    report::put(&dir.join("summary.json"), &report::lines(&material.results.rows())?)?;
-    report::put(&dir.join("run.json"), &serde_json::to_string_pretty(material.origin)?)?;
-    let samples = material.results.samples.iter().map(|s| Ok(report::shortened(serde_json::to_value(s)?)));
+    report::put(&dir.join("summary.json"), &report::lines(&results.rows())?)?;
+    report::put(&dir.join("run.json"), &serde_json::to_string_pretty(origin)?)?;
+    report::put(&dir.join("raw/setup.json"), &serde_json::to_string_pretty(setup)?)?;
+    let samples = results.samples.iter().map(|s| Ok(report::shortened(serde_json::to_value(s)?)));
     let samples: Vec<serde_json::Value> = samples.collect::<Result<_, serde_json::Error>>()?;
     report::put(&dir.join("raw/samples.json"), &report::lines(&samples)?)?;
-    report::put(&dir.join("raw/order.json"), &report::lines(material.order)?)?;
-    report::put(&dir.join("raw/assignment.json"), &serde_json::to_string_pretty(material.assignment)?)?;
+    report::put(&dir.join("raw/order.json"), &report::lines(order)?)?;
+    report::put(&dir.join("raw/assignment.json"), &serde_json::to_string_pretty(assignment)?)?;
     report::put(&dir.join("report.md"), &text(material, &drawn))
 }
 
-fn text(material: &Material<'_>, drawn: &[Drawn]) -> String {
-    let Material { origin, setting, results, order, assignment } = material;
+fn text(material: &Material, drawn: &[Drawn]) -> String {
+    let Material { origin, setup, results, order, assignment } = material;
     let mut out = format!("# Keeping shards alike: {}\n\n", origin.name);
     report::head(&mut out, &origin.command, &origin.machine, origin.load_after);
     let _ = writeln!(out, "* {:.0} s in all", origin.seconds);
-    setup(&mut out, setting);
+    conditions(&mut out, setup);
     out.push_str(MODES);
     report::verdicts(&mut out, &targets::judge(results, order));
     gains(&mut out, results);
@@ -64,29 +87,24 @@ fn text(material: &Material<'_>, drawn: &[Drawn]) -> String {
     let _ = writeln!(
         out,
         "## Raw data\n\n`summary.json`: one row per cell, mode and metric; `ratio` is to the first mode. One line per run in \
-         [samples.json](raw/samples.json), [order.json](raw/order.json); [assignment.json](raw/assignment.json).\n"
+         [samples.json](raw/samples.json), [order.json](raw/order.json); also [setup.json](raw/setup.json) and [assignment.json](raw/assignment.json).\n"
     );
     out.push_str(NOT_SHOWN);
     out
 }
 
-fn setup(out: &mut String, setting: &Setting<'_>) {
-    let plan = setting.plan;
+fn conditions(out: &mut String, setup: &Setup) {
+    let Setup { warm_up_ms, measure_ms, rounds, workers, io_threads } = setup;
     let ServiceTime { us_per_message, us_per_kib } = ServiceTime::BLOCKING;
     let _ = writeln!(
         out,
-        "* Each cell: {} ms of warm-up, {} ms measured, {} rounds, all modes in turn; tables show medians\n\
-         * Three servers (2+1, chunks of 512 B) with {} workers each, {} io-threads where there is a shared queue; 1 to 8 clients, each with a \
+        "* Each cell: {warm_up_ms} ms of warm-up, {measure_ms} ms measured, {rounds} rounds, all modes in turn; tables show medians\n\
+         * Three servers (2+1, chunks of 512 B) with {workers} workers each, {io_threads} io-threads where there is a shared queue; 1 to 8 clients, each with a \
          worker, connections and codec of its own and {IN_FLIGHT} operations in flight, all in one process over loopback\n\
          * `cpu` cells: nothing but the work itself. `blocking` cells: a server's thread also sleeps {us_per_message:.0} us for each message and \
          {us_per_kib:.0} us for each KiB, so that {BLOCKING_CORES} workers, or as many io-threads, act as {BLOCKING_CORES} cores; these times are assumptions\n\
          * `memory`: fragments in memory. `disk`: on the temporary directory's disk, without a sync. `many`: 64 files, each client its own share. \
          `few`: 2 files, shared by all clients. All are written once before\n",
-        plan.warm_up.as_millis(),
-        plan.measure.as_millis(),
-        plan.rounds,
-        run::cores(false),
-        setting.io_threads,
     );
 }
 
@@ -95,7 +113,7 @@ const MODES: &str = "\
 and keep no order, so a client locks the file on all servers for every operation: first without waiting; if any refuses, it gives back what \
 it got and waits for one server after the other; then the operation, then unlocks. Operations of one client on one file wait for each other. \
 GlusterFS's version and size updates with the lock are not part of it.
-* `cluster-lock-eager`: the lock is kept until another client wants it (servers tell its holder), or for a second without use. Under it reads \
+* `cluster-lock-eager`: the lock is kept until another client wants it (servers tell its holder, as with `features.locks-notify-contention`), or for a second without use. Under it reads \
 of a client run side by side, writes one after the other, as in GlusterFS 3.9.
 * `per-core-table`: the thesis's own design. The lock is taken when a file is opened and kept until another client wants it; one thread serves a \
 connection, looks the file's core up in the gfid-queue table (under a lock that all socket threads share) and puts the request into that \
@@ -110,23 +128,34 @@ that reads a request carries it out: no queue, no table, no lock. Files are lock
 fn gains(out: &mut String, results: &Results) {
     let _ = writeln!(
         out,
-        "## Gains by block size\n\nThroughput over `cluster-lock` / over `cluster-lock-eager`, in memory, real CPU. `many`: files of their own, as in the \
-         figures; `few`: 2 files, shared. The thesis: +63% on \
-         average and +83% at most for reads, +60% and +69% for writes.\n\n\
-         | | files | clients | 4K | 16K | 64K | 256K | mean |\n|---|---|---|---|---|---|---|---|"
+        "## Gains by block size\n\nOver `cluster-lock` / over `cluster-lock-eager`, in memory, real CPU. `many`: files of their own, as in the figures; \
+         `few`: 2 files, shared. The thesis: throughput +63% on average and +83% at most for reads, +60% and +69% for writes.\n"
     );
-    for (files, pattern) in Files::ALL.into_iter().flat_map(|files| PATTERNS.map(|pattern| (files, pattern))) {
-        for clients in [1, 4] {
-            for mode in [Consistency::PerCore, Consistency::PerCoreTable] {
-                gains_row(out, results, mode, |block| Cell { files, ..figure_cell(pattern, block, clients) });
+    let metrics: [(&str, Of); 2] = [
+        ("Throughput", Sample::ops_per_s),
+        (
+            "Operations per CPU second of servers and clients (other work on the machine changes this the least)",
+            Sample::ops_per_cpu_s,
+        ),
+    ];
+    for (name, of) in metrics {
+        let _ = writeln!(
+            out,
+            "{name}:\n\n| | files | clients | 4K | 16K | 64K | 256K | mean |\n|---|---|---|---|---|---|---|---|"
+        );
+        for (files, pattern) in Files::ALL.into_iter().flat_map(|files| PATTERNS.map(|pattern| (files, pattern))) {
+            for clients in [1, 4] {
+                for mode in [Consistency::PerCore, Consistency::PerCoreTable] {
+                    gains_row(out, results, mode, of, |block| Cell { files, ..figure_cell(pattern, block, clients) });
+                }
             }
         }
+        out.push('\n');
     }
-    out.push('\n');
 }
 
-fn gains_row(out: &mut String, results: &Results, mode: Consistency, cell: impl Fn(u64) -> Cell) {
-    let over = |base| BLOCKS.map(|block| results.gain(&cell(block), mode, base));
+fn gains_row(out: &mut String, results: &Results, mode: Consistency, of: Of, cell: impl Fn(u64) -> Cell) {
+    let over = |base| BLOCKS.map(|block| results.gain(&cell(block), mode, base, of));
     let (lock, eager) = (over(Consistency::ClusterLock), over(Consistency::ClusterLockEager));
     let percent = |gain: Option<f64>| gain.map_or("-".into(), |gain| format!("{:+.0}%", gain * 100.0));
     let mean = |gains: &[Option<f64>; 4]| {
@@ -154,10 +183,9 @@ fn where_from(out: &mut String, results: &Results) {
         PATTERNS.into_iter().flat_map(|pattern| [BLOCKS[0], BLOCKS[2]].map(|block| (pattern, block)))
     {
         let cell = figure_cell(pattern, block, 1);
-        let cpu: Of = |s| s.server_cpu_us + s.client_cpu_us;
-        let base = results.median(&cell, Consistency::ClusterLock, cpu).unwrap_or(0.0);
+        let base = results.median(&cell, Consistency::ClusterLock, Sample::cpu_us).unwrap_or(0.0);
         for mode in results.modes() {
-            let Some(all) = results.median(&cell, mode, cpu) else { continue };
+            let Some(all) = results.median(&cell, mode, Sample::cpu_us) else { continue };
             let m = |of: Of| results.median(&cell, mode, of).unwrap_or(0.0);
             let _ = writeln!(
                 out,
@@ -281,5 +309,8 @@ const NOT_SHOWN: &str = "
   for whom on servers of eight cores, but no cost of caches, cores or wake-ups, and they depend on the service times that are assumed.
 * A journal, checksums of sectors on the disk, syncs: a write here goes to the fragment. The same in all modes.
 * A dead server: all cells are healthy.
-* Other work shared the cores during the run; see the load.
+* Other work shares the cores; see the load. The kernel shares them by threads, so that a mode with many threads then gets more of them: where the
+  load was not the run's own, operations per CPU second say more than throughput.
+* The better balance of a shared queue where few operations are in flight and each takes long (`blocking` cells): a core that owns a file works alone
+  on it, whatever the others do. That is a price of per-core allocation, and it is measured.
 ";

@@ -10,8 +10,9 @@ use crate::table::Row;
 pub(super) type Of = fn(&Sample) -> f64;
 
 /// Numbers of `summary.json`, by name, unit last.
-pub(super) const METRICS: [(&str, Of); 14] = [
+pub(super) const METRICS: [(&str, Of); 15] = [
     ("ops_per_s", Sample::ops_per_s),
+    ("ops_per_cpu_s", Sample::ops_per_cpu_s),
     ("mb_per_s", Sample::mb_per_s),
     ("mean_us", |s| s.mean_us),
     ("p99_us", |s| s.p99_us),
@@ -66,9 +67,9 @@ impl Results {
         (!runs.is_empty()).then(|| median(runs))
     }
 
-    /// Throughput to that of another mode in the same cell, less 1; `None` if one was not measured.
-    pub(super) fn gain(&self, cell: &Cell, mode: Consistency, base: Consistency) -> Option<f64> {
-        let (value, base) = (self.median(cell, mode, Sample::ops_per_s)?, self.median(cell, base, Sample::ops_per_s)?);
+    /// A number to that of another mode in the same cell, less 1; `None` if one was not measured.
+    pub(super) fn gain(&self, cell: &Cell, mode: Consistency, base: Consistency, of: Of) -> Option<f64> {
+        let (value, base) = (self.median(cell, mode, of)?, self.median(cell, base, of)?);
         (base > 0.0).then(|| ratio(value, base) - 1.0)
     }
 
@@ -132,9 +133,9 @@ pub(super) mod tests {
         samples.push(made_up(here, Consistency::PerCore, 150));
         samples.push(made_up(cell(Pattern::Randread, 4096, 2), Consistency::PerCore, 1000));
         let results = Results::new(samples);
-        let gain = results.gain(&here, Consistency::PerCore, Consistency::ClusterLock).expect("measured");
-        assert!((gain - 0.5).abs() < 1e-9);
-        assert_eq!(results.gain(&here, Consistency::Unordered, Consistency::ClusterLock), None);
+        let gain = |mode| results.gain(&here, mode, Consistency::ClusterLock, Sample::ops_per_s);
+        assert!(gain(Consistency::PerCore).is_some_and(|gain| (gain - 0.5).abs() < 1e-9));
+        assert_eq!(gain(Consistency::Unordered), None);
         let rows = results.rows();
         assert_eq!((rows.len(), rows[0].runs, rows[0].median), (3 * METRICS.len(), 3, Some(100.0)));
         assert_eq!(rows[METRICS.len()].ratio, Some(1.5));

@@ -6,7 +6,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ec_store::medium::{Dir, Memory};
@@ -24,6 +24,7 @@ use crate::histogram::Histogram;
 use crate::load::{Phase, PhaseCell};
 use crate::machine;
 use crate::scenario::Pattern;
+use crate::stats::ratio;
 
 /// Operations in flight of each client.
 pub(super) const IN_FLIGHT: usize = 4;
@@ -74,19 +75,49 @@ impl Sample {
     pub(super) fn mb_per_s(&self) -> f64 {
         self.ops_per_s() * self.cell.block_bytes as f64 / 1e6
     }
+
+    /// CPU time of servers and clients per operation.
+    pub(super) fn cpu_us(&self) -> f64 {
+        self.server_cpu_us + self.client_cpu_us
+    }
+
+    /// Operations for each second of CPU time of servers and clients: what cores that do nothing else would reach.
+    pub(super) fn ops_per_cpu_s(&self) -> f64 {
+        ratio(1e6, self.cpu_us())
+    }
 }
 
 /// What a run needs besides its cell.
-pub(super) struct Setting<'a> {
-    pub(super) plan: &'a Plan,
+pub(super) struct Setting {
+    pub(super) plan: Plan,
     /// Threads that take from a shared queue.
     pub(super) io_threads: usize,
     /// What is written: longer than any block.
-    pub(super) data: &'a Bytes,
+    pub(super) data: Bytes,
+}
+
+/// What a report says of it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    pub(super) warm_up_ms: u64,
+    pub(super) measure_ms: u64,
+    pub(super) rounds: usize,
+    /// Workers of each server in `cpu` cells.
+    pub(super) workers: usize,
+    pub(super) io_threads: usize,
+}
+
+impl Setting {
+    pub(super) fn setup(&self) -> Setup {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let Plan { rounds, warm_up, measure, .. } = self.plan;
+        let (workers, io_threads) = (cores(false).get(), self.io_threads);
+        Setup { warm_up_ms: ms(warm_up), measure_ms: ms(measure), rounds, workers, io_threads }
+    }
 }
 
 /// Cores of a server of this cell.
-pub(super) fn cores(is_blocking: bool) -> NonZeroUsize {
+fn cores(is_blocking: bool) -> NonZeroUsize {
     let here = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     if is_blocking { NonZeroUsize::new(BLOCKING_CORES).unwrap_or(here) } else { here }
 }
@@ -105,7 +136,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(cell: &Cell, consistency: Consistency, setting: &Setting<'_>, dir: &Path) -> Result<Cluster, BenchError> {
+    fn start(cell: &Cell, consistency: Consistency, setting: &Setting, dir: &Path) -> Result<Cluster, BenchError> {
         let workers = cores(cell.is_blocking);
         let mut nodes = Vec::new();
         for shard in 0..profile().shards() {
@@ -211,7 +242,7 @@ pub(super) fn run(
     cell: &Cell,
     consistency: Consistency,
     round: usize,
-    setting: &Setting<'_>,
+    setting: &Setting,
 ) -> Result<Sample, BenchError> {
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
     let cluster = Cluster::start(cell, consistency, setting, dir.path())?;
@@ -310,7 +341,7 @@ fn sample(
     let [operations, requests, notices, round_trips, locks, fallbacks, wait_ns] =
         std::array::from_fn(|i| difference(after.counted[i], before.counted[i]));
     let queue: [f64; 3] = std::array::from_fn(|i| difference(after.queue[i], before.queue[i]));
-    let each = |value: f64| crate::stats::ratio(value, operations);
+    let each = |value: f64| ratio(value, operations);
     Sample {
         cell,
         consistency,
@@ -322,9 +353,10 @@ fn sample(
         round_trips: each(round_trips),
         messages: each(2.0 * requests + notices),
         locks: each(locks),
-        fallback_share: crate::stats::ratio(fallbacks, locks),
+        // A lock may be refused within the measured time and got after it.
+        fallback_share: ratio(fallbacks, locks).min(1.0),
         lock_wait_us: each(wait_ns) / 1e3,
-        queue_contended_share: crate::stats::ratio(queue[1], queue[0]),
+        queue_contended_share: ratio(queue[1], queue[0]),
         queue_wait_us: each(queue[2]) / 1e3,
         server_cpu_us: each(difference(after.servers_ns, before.servers_ns)) / 1e3,
         client_cpu_us: each(difference(after.clients_ns, before.clients_ns)) / 1e3,
@@ -348,11 +380,7 @@ pub(super) struct Order {
 ///
 /// # Errors
 /// Those of [`run`].
-pub(super) fn check_order(
-    consistency: Consistency,
-    clients: usize,
-    setting: &Setting<'_>,
-) -> Result<Order, BenchError> {
+pub(super) fn check_order(consistency: Consistency, clients: usize, setting: &Setting) -> Result<Order, BenchError> {
     let cell = Cell {
         is_blocking: false,
         storage: Storage::Memory,

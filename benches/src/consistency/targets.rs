@@ -1,7 +1,7 @@
 //! The thesis's numbers, and whether this run reaches them.
 
 use super::plan::{BLOCKS, CLIENTS, Cell, Consistency, Files, Storage};
-use super::results::Results;
+use super::results::{Of, Results};
 use super::run::{Order, Sample};
 use crate::scenario::Pattern;
 use crate::stats::ratio;
@@ -42,11 +42,14 @@ fn gains(
     pattern: Pattern,
     (mean, most): (f64, f64),
 ) -> Verdict {
-    let of = |block: &u64| results.gain(&figure_cell(pattern, *block, 1), mode, base);
-    let gains: Vec<f64> = BLOCKS.iter().filter_map(of).collect();
+    let all = |of: Of| -> Vec<f64> {
+        let gain = |block: &u64| results.gain(&figure_cell(pattern, *block, 1), mode, base, of);
+        BLOCKS.iter().filter_map(gain).collect()
+    };
+    let average = |gains: &[f64]| ratio(gains.iter().sum(), gains.len() as f64);
+    let (gains, per_cpu) = (all(Sample::ops_per_s), all(Sample::ops_per_cpu_s));
     let is_whole = gains.len() == BLOCKS.len();
-    let (our_mean, our_most) =
-        (ratio(gains.iter().sum(), gains.len() as f64), gains.iter().copied().fold(f64::MIN, f64::max));
+    let (our_mean, our_most) = (average(&gains), gains.iter().copied().fold(f64::MIN, f64::max));
     let percent = |share: f64| format!("{:+.0}%", share * 100.0);
     let each = gains.iter().map(|gain| percent(*gain)).collect::<Vec<_>>().join(", ");
     Verdict {
@@ -60,7 +63,10 @@ fn gains(
         ),
         met: is_whole.then_some(our_mean >= mean && our_most >= most),
         numbers: if is_whole {
-            format!("{} on average, {} at most ({each})", percent(our_mean), percent(our_most))
+            let (our_mean, our_most, per_cpu) = (percent(our_mean), percent(our_most), percent(average(&per_cpu)));
+            format!(
+                "{our_mean} on average, {our_most} at most ({each}); operations per CPU second {per_cpu} on average"
+            )
         } else {
             "not measured".into()
         },

@@ -382,6 +382,20 @@ fn policies() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::EveryOperation), Just(Policy::Eager { idle: IDLE }), Just(Policy::AtOpen)]
 }
 
+/// Guards the properties below against worlds in which nobody meets anybody.
+#[test]
+fn clients_of_one_file_do_meet() {
+    for policy in [Policy::EveryOperation, Policy::Eager { idle: IDLE }, Policy::AtOpen] {
+        let mut fallbacks = 0;
+        for seed in 0..20 {
+            let mut world = World::new(seed, policy, 3, 1, 6);
+            world.settle();
+            fallbacks += world.clients.iter().map(|client| client.files[0].counts().fallbacks).sum::<u64>();
+        }
+        assert!(fallbacks >= 20, "{policy:?}: only {fallbacks} locks were refused at first");
+    }
+}
+
 proptest! {
     #[test]
     fn clients_exclude_each_other_get_on_and_leave_nothing(
