@@ -104,7 +104,9 @@ fn conditions(out: &mut String, setup: &Setup) {
          * `cpu` cells: nothing but the work itself. `blocking` cells: a server's thread also sleeps {us_per_message:.0} us for each message and \
          {us_per_kib:.0} us for each KiB, so that {BLOCKING_CORES} workers, or as many io-threads, act as {BLOCKING_CORES} cores; these times are assumptions\n\
          * `memory`: fragments in memory. `disk`: on the temporary directory's disk, without a sync. `many`: 64 files, each client its own share. \
-         `few`: 2 files, shared by all clients. All are written once before\n",
+         `few`: 2 files, shared by all clients. All are written once before\n\
+         * CPU of socket threads (Figure 4.3): of one server, in shares of a core. In the per-core modes these threads also carry operations out; in \
+         the others io-threads do, which are not counted there, but in every other number of CPU time\n",
     );
 }
 
