@@ -98,7 +98,9 @@ impl PgShard {
         if let Err(status) = self.check_member(epoch) {
             return Ok(RecoveryReply::Refused(status));
         }
-        for (id, start) in attached {
+        // Rule: JoinMark - what the asker had been told is decided is known here before it asks for pieces.
+        let told = if self.has(Rule::JoinMark) { attached } else { &[] };
+        for (id, start) in told {
             self.learn_stable(*id, *start);
         }
         // Rule: JoinAttached - live sessions with unresolved records attach to the joining shard first.
