@@ -26,6 +26,9 @@ impl World {
         self.mon_now += Duration::from_millis(1);
         let result = input(&mut self.mon, self.mon_now);
         self.take_map();
+        if !self.map().view.joining.minus(proposed.joining).is_empty() {
+            self.cover("a shard is written to while it joins");
+        }
         if !proposed.active && self.map().view.active {
             self.cover("a PG becomes active");
             if state.forced && !state.lost.intersection(self.map().view.in_sync).is_empty() {

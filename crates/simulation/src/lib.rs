@@ -20,6 +20,7 @@ pub mod check;
 pub mod client;
 pub mod control;
 pub mod disk;
+pub mod focus;
 pub mod node;
 pub mod step;
 pub mod walk;
@@ -27,4 +28,5 @@ pub mod way;
 pub mod world;
 
 pub use act::{Act, Fault};
-pub use walk::{Focus, Found, Run, walk};
+pub use focus::Focus;
+pub use walk::{Found, Run, walk};

@@ -2,9 +2,10 @@
 
 use clap::Parser;
 use protocol::{Rule, Rules};
-use simulation::canaries::{Canary, canary, search};
-use simulation::walk::{Found, shrink};
+use simulation::canaries::{Canary, canary, search, search_pair, walk_pair};
+use simulation::walk::{Found, breaks_again, shrink};
 use simulation::{Focus, Run, walk};
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,10 @@ struct Cli {
     #[arg(long, default_value_t = 30)]
     seconds: u64,
     /// What to dwell on: any, mixed, small, return, takeover, network, stale, handover,
-    /// joining, absent
+    /// joining, absent, owing, rebuilt, blackout
     #[arg(long, default_value = "any")]
     focus: String,
-    /// A rule of the protocol to turn off
+    /// A rule of the protocol to turn off, or several: A,B
     #[arg(long)]
     off: Option<String>,
     /// Every rule off in turn: an invariant must break
@@ -56,21 +57,30 @@ fn main() -> ExitCode {
 }
 
 #[cfg(feature = "switches")]
-fn without(rule: Rule) -> Result<Rules, String> {
-    Ok(Rules::default().without(rule))
+fn without(off: &[Rule]) -> Result<Rules, String> {
+    Ok(off.iter().fold(Rules::default(), |rules, rule| rules.without(*rule)))
 }
 
 #[cfg(not(feature = "switches"))]
-fn without(rule: Rule) -> Result<Rules, String> {
-    Err(format!("{} cannot be turned off: this was built without the feature `switches`", rule.name()))
+fn without(off: &[Rule]) -> Result<Rules, String> {
+    match off {
+        [] => Ok(Rules::default()),
+        [rule, ..] => {
+            Err(format!("{} cannot be turned off: this was built without the feature `switches`", rule.name()))
+        }
+    }
+}
+
+/// The rules that `--off` names.
+fn named(names: Option<&str>) -> Result<Vec<Rule>, String> {
+    let names = names.into_iter().flat_map(|names| names.split(','));
+    names.map(|name| Rule::named(name).ok_or_else(|| format!("there is no rule {name:?}"))).collect()
 }
 
 fn one(cli: &Cli) -> Result<bool, String> {
     let focus = Focus::named(&cli.focus).ok_or_else(|| format!("there is no focus {:?}", cli.focus))?;
-    let rules = match &cli.off {
-        Some(name) => without(Rule::named(name).ok_or_else(|| format!("there is no rule {name:?}"))?)?,
-        None => Rules::default(),
-    };
+    let off = named(cli.off.as_deref())?;
+    let rules = without(&off)?;
     let until = Instant::now() + Duration::from_secs(cli.seconds);
     let seeds = cli.seed..cli.seed.saturating_add(cli.seeds.unwrap_or(u64::MAX));
     let begin = Instant::now();
@@ -82,21 +92,25 @@ fn one(cli: &Cli) -> Result<bool, String> {
     println!("{} walks from seed {}, {} steps, in {seconds:.0} s", run.walks, cli.seed, run.steps);
     match &run.found {
         Some(found) => {
-            tell(rules, focus, found, cli);
+            tell(&off, focus, found, cli)?;
             Ok(false)
         }
         None => Ok(reached(&run)),
     }
 }
 
-fn tell(rules: Rules, focus: Focus, found: &Found, cli: &Cli) {
-    let (short, story) = shrink(rules, focus, found);
+/// Tells what broke. Of a history that no single one of several rules breaks, what is shown is not broken by one either.
+fn tell(off: &[Rule], focus: Focus, found: &Found, cli: &Cli) -> Result<(), String> {
+    let each = if off.len() > 1 { off.iter().map(|rule| without(&[*rule])).collect() } else { Ok(Vec::new()) }?;
+    let all_needed = !each.iter().any(|rules| breaks_again(*rules, focus, found));
+    let (short, story) = shrink(without(off)?, if all_needed { &each } else { &[] }, focus, found);
     println!("broken: {} (seed {}, {} steps)", found.what, found.seed, found.trace.len());
     println!("in short: {}", short.what);
     story.iter().for_each(|line| println!("    {line}"));
     let off = cli.off.as_ref().map_or_else(String::new, |rule| format!(" --off {rule}"));
     let focus = if focus == Focus::Any { String::new() } else { format!(" --focus {focus:?}") };
     println!("again: cargo xtask sim --seed {} --seeds 1{focus}{off}", found.seed);
+    Ok(())
 }
 
 /// A run of many walks that never reached something proves little.
@@ -112,62 +126,73 @@ fn reached(run: &Run) -> bool {
 fn canaries() -> Result<bool, String> {
     let mut passed = true;
     for &rule in Rule::ALL {
-        let (focus, seed) = match canary(rule) {
-            Canary::Breaks(focus, seed) => (focus, seed),
-            Canary::Exempt(why) => {
-                println!("exempt  {}: {why}", rule.name());
-                continue;
-            }
-        };
-        let (focus, run) = search(without(rule)?, focus, seed);
-        match run.found {
-            Some(found) => {
-                let what = found.what.get(..100).unwrap_or(&found.what);
-                println!("breaks  {}: {what} (focus {focus:?}, seed {})", rule.name(), found.seed);
-            }
-            None => {
-                passed = false;
-                println!("SILENT  {}: {} walks from seed {seed}", rule.name(), run.walks);
-            }
-        }
+        passed &= show(rule)?;
     }
     Ok(passed)
 }
 
+/// Runs the canary of a rule and tells what came of it. False: no invariant breaks.
+fn show(rule: Rule) -> Result<bool, String> {
+    let (names, seed, (focus, run)) = match canary(rule) {
+        Canary::Breaks(focus, seed) => (rule.name().to_owned(), seed, search(without(&[rule])?, focus, seed)),
+        Canary::Covered { by, focus, seed } => {
+            let (both, each) = pair(rule, by)?;
+            (format!("{} with {}", rule.name(), by.name()), seed, search_pair(both, each, focus, seed))
+        }
+    };
+    match &run.found {
+        Some(found) => {
+            let what = found.what.get(..100).unwrap_or(&found.what);
+            println!("breaks  {names}: {what} (focus {focus:?}, seed {})", found.seed);
+        }
+        None => println!("SILENT  {names}: {} walks from seed {seed}", run.walks),
+    }
+    Ok(run.found.is_some())
+}
+
+/// Without both rules, and without each of them.
+fn pair(rule: Rule, by: Rule) -> Result<(Rules, [Rules; 2]), String> {
+    Ok((without(&[rule, by])?, [without(&[rule])?, without(&[by])?]))
+}
+
 /// Looks for the first seeds anew, in every focus in turn.
 fn find(cli: &Cli, seconds: u64) -> Result<bool, String> {
-    let only = cli.off.as_deref().map(|names| names.split(',').map(str::to_owned).collect::<Vec<_>>());
-    for &rule in Rule::ALL.iter().filter(|rule| only.as_ref().is_none_or(|o| o.iter().any(|n| n == rule.name()))) {
-        let rules = without(rule)?;
-        let begin = Instant::now();
-        let mut walks = 0;
-        let mut from = 1;
-        let mut second = None;
-        let found = 'search: loop {
-            for focus in Focus::ALL {
-                let run = walk(rules, focus, from..from + 200, true, |_| true);
-                walks += run.walks;
-                let stuck = |found: &Found| found.what.starts_with("progress");
-                match run.found {
-                    Some(found) if stuck(&found) => second = second.or(Some((focus, found))),
-                    Some(found) => break 'search Some((focus, found)),
-                    None => {}
-                }
-                if begin.elapsed() > Duration::from_secs(seconds) {
-                    break 'search second;
-                }
+    let only = named(cli.off.as_deref())?;
+    for &rule in Rule::ALL.iter().filter(|rule| only.is_empty() || only.contains(rule)) {
+        let (walks, found) = match canary(rule) {
+            Canary::Covered { by, .. } => first_of(seconds, {
+                let (both, each) = pair(rule, by)?;
+                move |focus, seeds| walk_pair(both, each, focus, seeds)
+            }),
+            _ => {
+                let rules = without(&[rule])?;
+                first_of(seconds, move |focus, seeds| walk(rules, focus, seeds, true, |_| true))
             }
-            from += 200;
         };
         match found {
-            Some((focus, found)) => println!(
-                "        Rule::{} => Canary::Breaks(Focus::{focus:?}, {}), // {}",
-                rule.name(),
-                found.seed,
-                found.what
-            ),
-            None => println!("        SILENT {} in {walks} walks", rule.name()),
+            Some((focus, found)) => println!("{}: Focus::{focus:?}, {} - {}", rule.name(), found.seed, found.what),
+            None => println!("SILENT {} in {walks} walks", rule.name()),
         }
     }
     Ok(true)
+}
+
+/// Where such walks find something first; that one never comes to rest counts only if nothing else is found.
+fn first_of(seconds: u64, mut walks: impl FnMut(Focus, Range<u64>) -> Run) -> (u64, Option<(Focus, Found)>) {
+    let (begin, mut done, mut stuck) = (Instant::now(), 0, None);
+    for from in (1..).step_by(200) {
+        for focus in Focus::ALL {
+            let run = walks(focus, from..from + 200);
+            done += run.walks;
+            match run.found {
+                Some(found) if found.what.starts_with("progress") => stuck = stuck.or(Some((focus, found))),
+                Some(found) => return (done, Some((focus, found))),
+                None => {}
+            }
+            if begin.elapsed() > Duration::from_secs(seconds) {
+                return (done, stuck);
+            }
+        }
+    }
+    (done, stuck)
 }

@@ -1,7 +1,8 @@
-//! Random walks, their bounds, their end, and how a broken one is made short and readable.
+//! Random walks, their end, and how a broken one is made short and readable.
 
 use crate::act::{Act, Fault};
-use crate::world::{Bounds, Check, SESSIONS, World};
+use crate::focus::Focus;
+use crate::world::{Bounds, Check, World};
 use fastrand::Rng;
 use protocol::Rules;
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ pub const STATES: &[&str] = &[
     "a restart finds a direct record without its bytes",
     "a session closes",
     "a session finds itself fenced",
+    "a shard is written to while it joins",
     "a shard joins the in-sync set",
     "a shard refuses another attach",
     "a shard refuses another epoch",
@@ -36,145 +38,6 @@ pub const STATES: &[&str] = &[
 
 /// Walks in which all of that is reached for certain.
 pub const WALKS_TO_REACH_ALL: u64 = 5000;
-
-/// What a walk dwells on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Focus {
-    /// By the seed, any of the others.
-    Any,
-    /// Bounds and faults are drawn freely.
-    Mixed,
-    /// One session, one object, few writes; crashes, power and expiry.
-    Small,
-    /// Shards leave and return, again and again, under one writer.
-    Return,
-    /// Sessions die and others take over.
-    Takeover,
-    /// Connections are lost and messages arrive late.
-    Network,
-    /// Maps are learned late, nodes are silenced, files change hands.
-    Stale,
-    /// Files change hands while power is lost.
-    Handover,
-    /// A shard joins while its writer dies.
-    Joining,
-    /// Power is lost while a shard is away.
-    Absent,
-}
-
-impl Focus {
-    /// Those with bounds of their own.
-    pub const ALL: [Focus; 9] = [
-        Focus::Mixed,
-        Focus::Small,
-        Focus::Return,
-        Focus::Takeover,
-        Focus::Network,
-        Focus::Stale,
-        Focus::Handover,
-        Focus::Joining,
-        Focus::Absent,
-    ];
-
-    /// The focus of this name.
-    pub fn named(name: &str) -> Option<Focus> {
-        let all = Focus::ALL.into_iter().chain([Focus::Any]);
-        all.into_iter().find(|focus| format!("{focus:?}").eq_ignore_ascii_case(name))
-    }
-
-    /// The bounds of a walk.
-    pub fn bounds(self, seed: u64) -> Bounds {
-        let mut rng = Rng::with_seed(seed ^ 0x5EED_B0D5);
-        let focus = match self {
-            Focus::Any => Focus::ALL[rng.usize(0..Focus::ALL.len())],
-            focus => focus,
-        };
-        let most = [2, 2, 3, 3, 1, 3, 2, 2, 1, 1, 1];
-        let mut bounds = Bounds {
-            sessions: 1 + rng.usize(0..SESSIONS),
-            objects: 1 + rng.usize(0..2),
-            writes: 1 + rng.usize(0..6),
-            reads: 12,
-            direct: rng.u8(0..4) > 0,
-            ops: rng.u8(0..4) == 0,
-            warm: rng.u8(0..4) > 0,
-            faults: most.map(|n| if rng.bool() { 1 + rng.u8(0..n) } else { 0 }),
-            steps: 30 + rng.usize(0..450),
-            rate: [2, 8, 20, 60][rng.usize(0..4)],
-            slow: rng.bool(),
-            victim: None,
-            everywhere: false,
-            unsynced: false,
-            trigger: None,
-            absent: None,
-            stale: None,
-            records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
-        };
-        let mut only = |kinds: &[(Fault, u8)]| {
-            bounds.faults = [0; Fault::ALL.len()];
-            kinds.iter().for_each(|(kind, n)| bounds.faults[*kind as usize] = rng.u8(0..=*n));
-            // there is one of the first kind in any case
-            bounds.faults[kinds[0].0 as usize] += 1;
-        };
-        match focus {
-            Focus::Small => {
-                only(&[(Fault::Crash, 2), (Fault::Power, 2), (Fault::Zombie, 1), (Fault::Client, 1), (Fault::Lose, 1)]);
-                (bounds.sessions, bounds.objects, bounds.writes) = (1, 1, 1 + bounds.writes % 3);
-                bounds.warm = true;
-            }
-            Focus::Return => {
-                only(&[(Fault::Crash, 4), (Fault::Power, 2), (Fault::Down, 3), (Fault::Lose, 1), (Fault::Client, 1)]);
-                (bounds.sessions, bounds.warm) = (1 + bounds.sessions % 2, true);
-                bounds.writes += 3;
-            }
-            Focus::Takeover => {
-                only(&[(Fault::Zombie, 2), (Fault::Client, 2), (Fault::Crash, 2), (Fault::Power, 1), (Fault::Down, 1)]);
-                (bounds.sessions, bounds.objects) = (SESSIONS, 1);
-            }
-            Focus::Network => {
-                only(&[(Fault::Drop, 3), (Fault::Reset, 4), (Fault::Crash, 2), (Fault::Down, 1), (Fault::Power, 1)]);
-                bounds.slow = true;
-            }
-            Focus::Stale => {
-                only(&[(Fault::Down, 3), (Fault::Zombie, 2), (Fault::Client, 1), (Fault::Reset, 2)]);
-                (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
-                bounds.stale = Some((rng.usize(0..2), rng.usize(0..2)));
-                bounds.victim = bounds.stale.map(|(node, _)| node);
-                (bounds.reads, bounds.steps) = (30, bounds.steps + 200);
-            }
-            Focus::Handover => {
-                only(&[(Fault::Power, 2), (Fault::Crash, 1), (Fault::Reset, 2), (Fault::Zombie, 1)]);
-                (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
-                (bounds.writes, bounds.reads) = (bounds.writes + 2, 4);
-                (bounds.everywhere, bounds.unsynced) = (rng.bool(), rng.bool());
-            }
-            Focus::Joining => {
-                only(&[(Fault::Power, 0), (Fault::Crash, 1), (Fault::Client, 1), (Fault::Zombie, 1), (Fault::Down, 1)]);
-                (bounds.sessions, bounds.objects, bounds.warm) = (1 + rng.usize(0..2), 1, true);
-                (bounds.writes, bounds.reads, bounds.rate) = (bounds.writes + 2, 4, 20);
-                (bounds.unsynced, bounds.victim) = (rng.bool(), Some(rng.usize(0..3)));
-                let triggers = ["a shard joins the in-sync set", "object rebuilt while joining", "a PG becomes active"];
-                bounds.trigger = Some(triggers[rng.usize(0..3)]);
-            }
-            Focus::Absent => {
-                only(&[(Fault::Power, 3), (Fault::Crash, 2), (Fault::Down, 1)]);
-                (bounds.sessions, bounds.objects, bounds.warm) = (1, 1 + rng.usize(0..2), true);
-                (bounds.rate, bounds.reads) = (20, 4);
-                if rng.bool() {
-                    bounds.absent = Some(rng.usize(0..3));
-                } else {
-                    (bounds.victim, bounds.trigger) = (Some(rng.usize(0..3)), Some("rebuilt objects are reported"));
-                }
-            }
-            Focus::Any | Focus::Mixed => {}
-        }
-        if bounds.sessions > 1 {
-            // Journals that are full of several sessions' records may wait for each other: nothing here solves that.
-            bounds.records_max = 64;
-        }
-        bounds
-    }
-}
 
 /// A broken invariant and the steps that lead to it.
 #[derive(Clone, Debug)]
@@ -204,6 +67,9 @@ fn mix(seed: u64, x: u64) -> u64 {
     let x = (seed ^ x.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x ^ x >> 31
 }
+
+/// Steps, at the mean, until the fault of [`Bounds::then`] comes.
+const THEN_STEPS: usize = 8;
 
 /// What tells kinds of steps, and steps at different places, apart.
 fn shape(act: &Act) -> (u64, u64) {
@@ -251,6 +117,9 @@ fn shape(act: &Act) -> (u64, u64) {
     }
 }
 
+/// What is late has this weight: that of other steps is between ten and some hundred times as much.
+const LATE_WEIGHT: u64 = 10;
+
 /// Each kind of step has its own weight, and in some walks some links, nodes and disks are slow.
 fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
     let (kind, place) = shape(act);
@@ -265,6 +134,13 @@ fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
     }
     if bounds.slow && kind != 14 && mix(seed, place + 1000).is_multiple_of(8) {
         return 1;
+    }
+    if bounds.then.is_some() && matches!(act, Act::Close { .. } | Act::GiveBack { .. }) {
+        // the writer stays until then
+        return 0;
+    }
+    if bounds.late.holds(act) {
+        return LATE_WEIGHT;
     }
     if bounds.unsynced && matches!(act, Act::Synced { .. }) {
         return 40;
@@ -284,6 +160,7 @@ fn fits(bounds: &Bounds, fault: Act) -> bool {
     match fault {
         Act::Power { i, .. } => !bounds.everywhere && victim.is_none_or(|v| v == i),
         Act::Crash { i } | Act::MarkDown { i } => victim.is_none_or(|v| v == i),
+        Act::PowerAll { .. } => bounds.everywhere || bounds.then.is_none(),
         Act::Expire { s } => stale.is_none_or(|only| only == s),
         _ => true,
     }
@@ -319,31 +196,54 @@ impl Walker {
         rest(&mut self.world, &mut self.rng, &mut self.acts, &mut self.trace)
     }
 
+    fn has_reached(&self, what: &str) -> bool {
+        self.world.covered.contains_key(what)
+    }
+
+    /// A fault that fits; with `kind`: of this kind.
+    fn pick_fault(&mut self, kind: Option<Fault>) -> Option<Act> {
+        let world = &self.world;
+        let early = world.bounds.then.filter(|(what, _)| !self.has_reached(what)).map(|(_, fault)| fault);
+        let fits = |(fault, act): &(Fault, Act)| {
+            Some(*fault) != early && kind.is_none_or(|kind| kind == *fault) && fits(&world.bounds, *act)
+        };
+        let faults = self.acts.iter().filter_map(|act| Some((world.fault(*act)?, *act)));
+        let faults: Vec<(Fault, Act)> = faults.filter(fits).collect();
+        let mut kinds: Vec<Fault> = faults.iter().map(|(fault, _)| *fault).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        if kinds.is_empty() {
+            return None;
+        }
+        let kind = kinds[self.rng.usize(0..kinds.len())];
+        let of_kind: Vec<Act> = faults.iter().filter(|(k, _)| *k == kind).map(|(_, act)| *act).collect();
+        Some(of_kind[self.rng.usize(0..of_kind.len())])
+    }
+
     fn pick(&mut self) -> Option<Act> {
+        if let Some((what, fault)) = self.world.bounds.then
+            && self.world.left[fault as usize] > 0
+            && self.has_reached(what)
+            && self.rng.usize(0..THEN_STEPS) == 0
+            && let Some(act) = self.pick_fault(Some(fault))
+        {
+            return Some(act);
+        }
         let world = &self.world;
         let soon = world.bounds.trigger.is_some_and(|what| world.covered.get(what).is_some_and(|n| *n > 1));
         let rate = if soon { 80 } else { world.bounds.rate };
-        if world.left.iter().any(|n| *n > 0) && self.rng.usize(0..1000) < rate {
-            let faults: Vec<(Fault, Act)> = self
-                .acts
-                .iter()
-                .filter_map(|act| Some((world.fault(*act)?, *act)))
-                .filter(|f| fits(&world.bounds, f.1))
-                .collect();
-            let mut kinds: Vec<Fault> = faults.iter().map(|(fault, _)| *fault).collect();
-            kinds.sort_unstable();
-            kinds.dedup();
-            if !kinds.is_empty() {
-                let kind = kinds[self.rng.usize(0..kinds.len())];
-                let of_kind: Vec<Act> = faults.iter().filter(|(k, _)| *k == kind).map(|(_, act)| *act).collect();
-                return Some(of_kind[self.rng.usize(0..of_kind.len())]);
-            }
+        if world.left.iter().any(|n| *n > 0)
+            && self.rng.usize(0..1000) < rate
+            && let Some(act) = self.pick_fault(None)
+        {
+            return Some(act);
         }
-        self.acts.retain(|act| world.fault(*act).is_none());
-        let weights: Vec<u64> = self.acts.iter().map(|act| weight(&world.bounds, self.seed, act)).collect();
+        let world = &self.world;
+        let weigh = |act: &Act| if world.fault(*act).is_some() { 0 } else { weight(&world.bounds, self.seed, act) };
+        let weights: Vec<u64> = self.acts.iter().map(weigh).collect();
         let sum: u64 = weights.iter().sum();
         if sum == 0 {
-            return None;
+            return self.pick_fault(None);
         }
         let mut x = self.rng.u64(0..sum);
         let at = weights.iter().position(|w| {
@@ -480,16 +380,24 @@ fn replay(rules: Rules, bounds: Bounds, trace: &[Act], notes: bool) -> (Check, V
     (result, taken, world.notes.unwrap_or_default())
 }
 
+/// Does the history of a broken walk, step by step as far as they are possible, break an invariant under these rules?
+pub fn breaks_again(rules: Rules, focus: Focus, found: &Found) -> bool {
+    replay(rules, focus.bounds(found.seed), &found.trace, false).0.is_err()
+}
+
 fn name(what: &str) -> &str {
     what.split(':').next().unwrap_or("")
 }
 
-/// Removes steps while the same invariant still breaks; gives the shortest trace found and its story.
-pub fn shrink(rules: Rules, focus: Focus, found: &Found) -> (Found, Vec<String>) {
+/// Removes steps while the same invariant still breaks, and none does under the rules `whole`; gives the shortest trace
+/// found and its story.
+pub fn shrink(rules: Rules, whole: &[Rules], focus: Focus, found: &Found) -> (Found, Vec<String>) {
     let bounds = focus.bounds(found.seed);
     let broken = |trace: &[Act]| {
         let (result, taken, _) = replay(rules, bounds, trace, false);
-        result.err().filter(|what| name(what) == name(&found.what)).map(|what| (what, taken))
+        let what = result.err().filter(|what| name(what) == name(&found.what))?;
+        let holds = |rules: &Rules| replay(*rules, bounds, trace, false).0.is_ok();
+        whole.iter().all(holds).then_some((what, taken))
     };
     let (mut what, mut trace) = match broken(&found.trace) {
         Some(whole) => whole,

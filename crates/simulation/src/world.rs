@@ -1,6 +1,6 @@
 //! The state of a simulation: sessions, nodes, monitor and metadata service with their real machines, and the network.
 
-use crate::act::Fault;
+use crate::act::{Act, Fault};
 use crate::check::Ghost;
 use crate::disk::{Disk, OBJECTS, SECTOR, SECTORS, Tags};
 use crate::node::Node;
@@ -40,6 +40,43 @@ pub fn sid(s: usize) -> SessionId {
     SessionId::new(s as u64 + 1)
 }
 
+/// What comes when little else is left to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Late {
+    /// What these shards get from sessions.
+    pub requests: [bool; N],
+    /// What sessions get from these shards.
+    pub replies: [bool; N],
+    /// The ends of these nodes' syncs.
+    pub syncs: [bool; N],
+    /// The start of these nodes' processes.
+    pub starts: [bool; N],
+    /// The steps of these shards' ways back.
+    pub ways: [bool; N],
+    /// What sessions get from the monitor.
+    pub maps: bool,
+    /// What sessions write.
+    pub writes: bool,
+}
+
+impl Late {
+    /// Is this step among it?
+    pub fn holds(&self, act: &Act) -> bool {
+        match *act {
+            Act::Request { i, .. } => self.requests[i],
+            Act::Reply { i, .. } => self.replies[i],
+            Act::Synced { i } => self.syncs[i],
+            Act::Start { i } => self.starts[i],
+            Act::Way { i } | Act::Serve { i } => self.ways[i],
+            Act::Learn { .. } => self.maps,
+            Act::Write { .. } => self.writes,
+            // what is always possible would leave no step to what is late, and a deadline would send that again
+            Act::Tick { .. } | Act::Fsync { .. } => *self != Self::default(),
+            _ => false,
+        }
+    }
+}
+
 /// The bounds of one walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -73,10 +110,14 @@ pub struct Bounds {
     pub unsynced: bool,
     /// After this was reached the next fault comes soon.
     pub trigger: Option<&'static str>,
+    /// After this was reached such a fault comes soon, and none before.
+    pub then: Option<(&'static str, Fault)>,
     /// This node starts very late.
     pub absent: Option<usize>,
     /// This node and this session learn maps very late.
     pub stale: Option<(usize, usize)>,
+    /// What else is late.
+    pub late: Late,
     /// Records that a journal takes.
     pub records_max: usize,
 }

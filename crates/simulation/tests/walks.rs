@@ -6,7 +6,7 @@ use simulation::walk::{Found, shrink};
 use simulation::{Focus, walk};
 
 fn explain(focus: Focus, found: &Found) -> String {
-    let (short, story) = shrink(Rules::default(), focus, found);
+    let (short, story) = shrink(Rules::default(), &[], focus, found);
     format!(
         "{}\n{}\nagain: cargo xtask sim --seed {} --seeds 1 --focus {focus:?}",
         short.what,
