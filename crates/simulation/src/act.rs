@@ -27,11 +27,13 @@ pub enum Fault {
     Full,
     /// The monitor's clock jumps.
     Clock,
+    /// A sector that was written well reads wrong.
+    Rot,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Fault; 11] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Drop,
         Fault::Reset,
         Fault::Crash,
@@ -43,6 +45,7 @@ impl Fault {
         Fault::Io,
         Fault::Full,
         Fault::Clock,
+        Fault::Rot,
     ];
 }
 
@@ -122,6 +125,10 @@ pub enum Act {
     Expire { s: usize },
     /// A disk has space again.
     Freed { i: usize },
+    /// A node reads its files to check them.
+    Scrub { i: usize },
+    /// A node goes on with the repair of a damaged sector.
+    Mend { i: usize },
     // ---- faults only
     /// A message is lost.
     Drop { s: usize, i: usize },
@@ -149,6 +156,8 @@ pub enum Act {
     Fills { i: usize },
     /// The monitor stands still for a while.
     ClockJump,
+    /// A sector of a disk rots.
+    Rot { i: usize, v: u32 },
 }
 
 impl Act {
@@ -161,7 +170,8 @@ impl Act {
             | Act::NodeLearn { v, .. }
             | Act::Power { v, .. }
             | Act::PowerAll { v }
-            | Act::SyncFails { v, .. } => *v = draw,
+            | Act::SyncFails { v, .. }
+            | Act::Rot { v, .. } => *v = draw,
             _ => {}
         }
         self
@@ -205,6 +215,7 @@ impl Fault {
             Fault::Io => "fault: a sync fails",
             Fault::Full => "fault: a disk is full",
             Fault::Clock => "fault: the monitor stands still",
+            Fault::Rot => "fault: a sector rots",
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use crate::client::{Content, Effect};
 use crate::disk::{File, OBJECTS, SECTORS, Tags, object};
-use crate::node::read_here;
+use crate::node::{Unreadable, read_here};
 use crate::world::{Check, N, SESSIONS, World, pg_id};
 use protocol::ShardSet;
 
@@ -107,7 +107,11 @@ impl World {
             for &i in &members {
                 let node = &mut self.nodes[i];
                 let Some(shard) = node.shard.as_mut().filter(|_| !node.blank) else { continue };
-                let got: Tags = read_here(shard, &node.disk, object(o)).map_err(|e| format!("{e} at shard {i}"))?;
+                let got = match read_here(shard, &node.disk, object(o)) {
+                    Ok(tags) => tags,
+                    Err(Unreadable::Rotten(_)) => continue,
+                    Err(Unreadable::Wrong(what)) => return Err(format!("{what} at shard {i}")),
+                };
                 if got != want.piece(i) {
                     let want = want.piece(i);
                     return Err(format!("no-torn-stripe: shard {i} gives {got:x?} of object {o}, not {want:x?}"));
@@ -125,7 +129,8 @@ impl World {
         let idle = |i: usize| self.nodes[i].shard.as_ref().is_some_and(|shard| shard.journalled() == 0);
         let given = |s: usize| self.clients[s].held == [false; OBJECTS] || !self.clients[s].run;
         let quiet = |s: usize| self.is_at_rest(s) && given(s);
-        clean && (0..N).all(|i| idle(i) && current(i)) && (0..self.clients.len()).all(quiet)
+        let sound = |i: usize| self.nodes[i].disk.rotten().next().is_none();
+        clean && (0..N).all(|i| idle(i) && current(i) && sound(i)) && (0..self.clients.len()).all(quiet)
     }
 
     /// What must hold then, of what is synced.
@@ -140,7 +145,12 @@ impl World {
                     let file = file.unwrap_or_default();
                     let mut tags = [0; SECTORS];
                     for (at, tag) in tags.iter_mut().enumerate() {
-                        *tag = file.sector(at).ok_or_else(|| format!("verified: shard {i}, object {o}"))?;
+                        *tag = match file.sector(at) {
+                            Some(tag) => tag,
+                            // found anew whenever it comes back
+                            None if file.is_rotten(at) => want.piece(i)[at],
+                            None => return Err(format!("verified: shard {i}, object {o}")),
+                        };
                     }
                     Ok(tags)
                 };

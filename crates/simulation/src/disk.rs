@@ -17,6 +17,8 @@ pub const SECTORS: usize = 4;
 pub const OBJECTS: usize = 2;
 /// What a torn sector holds.
 pub const GARBAGE: u64 = 0xEEEE_EEEE_EEEE_EEEE;
+/// What a rotten sector holds.
+pub const ROT: u64 = 0xBAD0_BAD0_BAD0_BAD0;
 
 /// Sector tags of one fragment.
 pub type Tags = [u64; SECTORS];
@@ -75,6 +77,11 @@ impl File {
             sum if sum == crc(self.tags[at]) => Some(self.tags[at]),
             _ => None,
         }
+    }
+
+    /// Is this a sector with data that rotted?
+    pub fn is_rotten(&self, at: usize) -> bool {
+        self.crcs[at] != 0 && self.tags[at] == ROT
     }
 
     /// Where the data of the whole fragment ends, in bytes.
@@ -257,7 +264,7 @@ impl Disk {
                     let torn = |at: usize, x: u32| match x {
                         0 => old.tags[at],
                         1 => new.tags[at],
-                        _ if old.tags[at] == new.tags[at] => old.tags[at],
+                        _ if old.tags[at] == new.tags[at] || old.tags[at] == ROT => old.tags[at],
                         _ => GARBAGE,
                     };
                     let mut tags = [0; SECTORS];
@@ -363,6 +370,45 @@ impl Disk {
         let (file, first) = (self.file(o), offset as usize / SECTOR);
         file.crcs[first..first + crcs.len()].copy_from_slice(crcs);
         file.end = file.end.max(logical_end);
+    }
+
+    /// Sectors that may rot: written, synced, and with no direct record whose bytes they are.
+    pub fn sound_sectors(&self) -> Vec<(usize, usize)> {
+        let all = (0..OBJECTS).flat_map(|o| (0..SECTORS).map(move |at| (o, at)));
+        let is_synced = |(o, at): &(usize, usize)| {
+            let layers = [self.files[*o], self.cache[*o], self.disk[*o]];
+            let sectors = layers.map(|file| file.map(|file| (file.tags[*at], file.crcs[*at])));
+            let is_data = sectors[0].is_some_and(|(tag, sum)| sum != 0 && sum == crc(tag));
+            is_data && sectors[1..].iter().all(|sector| *sector == sectors[0])
+        };
+        all.filter(is_synced).filter(|(o, at)| !self.has_direct(*o, *at)).collect()
+    }
+
+    fn has_direct(&self, o: usize, at: usize) -> bool {
+        let at = (at * SECTOR) as u64;
+        self.journal.iter().any(|(_, item)| match item {
+            Stored::Record(record) => record.is_direct() && number(record.object) == o && record.span().contains(&at),
+            _ => false,
+        })
+    }
+
+    /// A sector rots on the disk, and is read from there.
+    pub fn rot(&mut self, o: usize, at: usize) {
+        for file in [&mut self.files[o], &mut self.cache[o], &mut self.disk[o]].into_iter().flatten() {
+            file.tags[at] = ROT;
+        }
+    }
+
+    /// Is anything rotten, or may a power loss bring something back that was?
+    pub fn has_rot(&self) -> bool {
+        let files = self.files.iter().chain(&self.cache).chain(&self.disk).flatten();
+        files.into_iter().any(|file| (0..SECTORS).any(|at| file.is_rotten(at)))
+    }
+
+    /// Rotten sectors that a reader would see.
+    pub fn rotten(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let all = (0..OBJECTS).flat_map(|o| (0..SECTORS).map(move |at| (o, at)));
+        all.filter(|(o, at)| self.files[*o].is_some_and(|file| file.is_rotten(*at)))
     }
 
     /// What a power loss would leave of a file, at worst.

@@ -35,11 +35,13 @@ pub enum Focus {
     Rebuilt,
     /// All lose power while messages are late, and then the writer dies.
     Blackout,
+    /// A sector rots, is read, scrubbed and mended while shards restart and sessions die.
+    Rotten,
 }
 
 impl Focus {
     /// Those with bounds of their own.
-    pub const ALL: [Focus; 12] = [
+    pub const ALL: [Focus; 13] = [
         Focus::Mixed,
         Focus::Small,
         Focus::Return,
@@ -52,6 +54,7 @@ impl Focus {
         Focus::Owing,
         Focus::Rebuilt,
         Focus::Blackout,
+        Focus::Rotten,
     ];
 
     /// The focus of this name.
@@ -116,6 +119,7 @@ impl Focus {
             Focus::Owing => owing(bounds, rng),
             Focus::Rebuilt => rebuilt(bounds, rng),
             Focus::Blackout => blackout(bounds, rng),
+            Focus::Rotten => rotten(bounds, rng),
             Focus::Any | Focus::Mixed => {}
         }
     }
@@ -123,7 +127,6 @@ impl Focus {
 
 /// Bounds that are drawn freely.
 fn mixed(rng: &mut Rng) -> Bounds {
-    let most = [2, 2, 3, 3, 1, 3, 2, 2, 1, 1, 1];
     Bounds {
         sessions: 1 + rng.usize(0..SESSIONS),
         objects: 1 + rng.usize(0..2),
@@ -132,7 +135,7 @@ fn mixed(rng: &mut Rng) -> Bounds {
         direct: rng.u8(0..4) > 0,
         ops: rng.u8(0..4) == 0,
         warm: rng.u8(0..4) > 0,
-        faults: most.map(|n| if rng.bool() { 1 + rng.u8(0..n) } else { 0 }),
+        faults: some_faults(rng),
         steps: 30 + rng.usize(0..450),
         rate: [2, 8, 20, 60][rng.usize(0..4)],
         slow: rng.bool(),
@@ -146,6 +149,12 @@ fn mixed(rng: &mut Rng) -> Bounds {
         late: Late::default(),
         records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
     }
+}
+
+/// Of all kinds but rot, which bars most others while it lasts.
+fn some_faults(rng: &mut Rng) -> [u8; Fault::ALL.len()] {
+    let most = [2, 2, 3, 3, 1, 3, 2, 2, 1, 1, 1, 0];
+    most.map(|n| if n > 0 && rng.bool() { 1 + rng.u8(0..n) } else { 0 })
 }
 
 /// Up to so many faults of these kinds, and at least one of the first.
@@ -223,4 +232,12 @@ fn blackout(bounds: &mut Bounds, rng: &mut Rng) {
     let mut some = || -> [bool; N] { std::array::from_fn(|_| rng.bool()) };
     (bounds.late.requests, bounds.late.replies) = (some(), some());
     bounds.late.writes = rng.bool();
+}
+
+fn rotten(bounds: &mut Bounds, rng: &mut Rng) {
+    let kinds = [(Fault::Rot, 2), (Fault::Crash, 2), (Fault::Power, 2), (Fault::Down, 1), (Fault::Lose, 1)];
+    only(bounds, rng, &kinds);
+    (bounds.faults[Fault::Client as usize], bounds.faults[Fault::Reset as usize]) = (rng.u8(0..2), rng.u8(0..2));
+    (bounds.sessions, bounds.warm, bounds.writes) = (1 + rng.usize(0..2), true, 2 + bounds.writes);
+    (bounds.reads, bounds.rate, bounds.steps) = (30, 20, bounds.steps + 200);
 }

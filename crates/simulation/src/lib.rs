@@ -22,6 +22,7 @@ pub mod control;
 pub mod disk;
 pub mod focus;
 pub mod node;
+pub mod rot;
 pub mod step;
 pub mod walk;
 pub mod way;

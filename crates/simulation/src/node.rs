@@ -4,6 +4,7 @@
 //! a turn, of a sync, of a trim's two halves, of a question.
 
 use crate::disk::{Disk, SECTOR, SECTORS, Syncing, Tags, crc, number, tags_of};
+use crate::rot::Mend;
 use crate::way::Way;
 use crate::world::{Check, Msg, N, Rep, World, pg_id};
 use ec_store::pg::Request;
@@ -11,6 +12,7 @@ use ec_store::pg::shard::{Barrier, Lsn, Outcome, PgShard, Source, Step};
 use protocol::monitor::ResolveRequest;
 use protocol::shard::{AckMessage, ReadRequest, ShardHead, Status};
 use protocol::{Epoch, ObjectId};
+use std::collections::BTreeSet;
 
 /// What a node has told the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +115,10 @@ pub struct Node {
     pub told: Option<(Epoch, Told)>,
     /// A sync failed.
     pub poisoned: bool,
+    /// Sectors found damaged, by object.
+    pub damaged: BTreeSet<(usize, usize)>,
+    /// The repair under way.
+    pub mend: Option<Mend>,
 }
 
 impl Node {
@@ -134,6 +140,8 @@ impl Node {
             holdings: Vec::new(),
             told: None,
             poisoned: false,
+            damaged: BTreeSet::new(),
+            mend: None,
         }
     }
 
@@ -218,8 +226,20 @@ impl Node {
     }
 }
 
-/// Reads a range as a session sees it; an error if it fails its checksums.
-pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<Tags, String> {
+/// Why an object cannot be read at a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unreadable {
+    /// This sector is rotten.
+    Rotten(usize),
+    /// For no good reason.
+    Wrong(String),
+}
+
+/// Reads a range as a session sees it.
+///
+/// # Errors
+/// It fails its checksums.
+pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<Tags, Unreadable> {
     let plan = shard.plan(object, 0..(SECTOR * SECTORS) as u64);
     let file = disk.files[number(object)].unwrap_or_default();
     let mut seen = [false; SECTORS];
@@ -233,13 +253,20 @@ pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<T
                 Source::Bytes(bytes) => tags_of(&bytes[n * SECTOR..(n + 1) * SECTOR]).next().unwrap_or(0),
                 Source::Hole => 0,
                 Source::Direct(crcs) if crcs[n] == crc(file.tags[at]) => file.tags[at],
-                Source::Direct(_) => return Err(format!("verified: direct bytes of sector {at} are not there")),
+                Source::Direct(_) => {
+                    let what = format!("verified: direct bytes of sector {at} are not there");
+                    return Err(Unreadable::Wrong(what));
+                }
             };
         }
     }
     shard.unpin(object);
     for at in (0..SECTORS).filter(|at| !seen[*at]) {
-        tags[at] = file.sector(at).ok_or_else(|| format!("verified: sector {at} fails its checksum"))?;
+        tags[at] = match file.sector(at) {
+            Some(tag) => tag,
+            None if file.is_rotten(at) => return Err(Unreadable::Rotten(at)),
+            None => return Err(Unreadable::Wrong(format!("verified: sector {at} fails its checksum"))),
+        };
     }
     Ok(tags)
 }
@@ -426,9 +453,13 @@ impl World {
     fn deliver_read(&mut self, s: usize, i: usize, id: u64, request: &ReadRequest) -> Check {
         let node = &mut self.nodes[i];
         let Some(shard) = &mut node.shard else { return Ok(()) };
-        let tags = match shard.check_read(request) {
-            Ok(()) => {
-                Some(read_here(shard, &node.disk, request.object.into()).map_err(|e| format!("{e} at shard {i}"))?)
+        let object = request.object.into();
+        let tags = match shard.check_read(request).map(|()| read_here(shard, &node.disk, object)) {
+            Ok(Ok(tags)) => Some(tags),
+            Ok(Err(Unreadable::Wrong(what))) => return Err(format!("{what} at shard {i}")),
+            Ok(Err(Unreadable::Rotten(at))) => {
+                self.note_damaged(i, number(object), at);
+                None
             }
             Err(_) => None,
         };

@@ -20,6 +20,7 @@ impl World {
             Act::SyncFails { .. } => Fault::Io,
             Act::Fills { .. } => Fault::Full,
             Act::ClockJump => Fault::Clock,
+            Act::Rot { .. } => Fault::Rot,
             _ => return None,
         })
     }
@@ -47,8 +48,8 @@ impl World {
         if self.left != [0; Fault::ALL.len()] {
             self.fault_acts(out);
         }
-        let left = |fault: Fault| self.left[fault as usize] > 0;
-        out.retain(|&act| self.fault(act).is_none_or(left));
+        let left = |act: &Act| self.fault(*act).is_none_or(|fault| self.left[fault as usize] > 0);
+        out.retain(|act| left(act) && self.is_bearable(*act));
     }
 
     fn session_acts(&self, s: usize, out: &mut Vec<Act>) {
@@ -160,6 +161,12 @@ impl World {
         if node.way.as_ref().and_then(|way| way.call.as_ref()).is_some_and(|call| call.answer.is_none()) {
             out.push(Act::Serve { i });
         }
+        if self.has_to_scrub(i) {
+            out.push(Act::Scrub { i });
+        }
+        if self.has_to_mend(i) {
+            out.push(Act::Mend { i });
+        }
         if node.holdings.iter().any(|held| node.syncs.is_done(held.wait)) {
             out.push(Act::Answer { i });
         }
@@ -197,6 +204,9 @@ impl World {
             }
             if node.way.as_ref().is_some_and(|way| way.call.is_some()) {
                 out.push(Act::DropAnswer { i });
+            }
+            if self.can_rot(i) {
+                out.push(Act::Rot { i, v: 0 });
             }
         }
         out.extend((0..self.answers.len()).map(|n| Act::DropHolding { n }));
@@ -313,6 +323,9 @@ impl World {
             }
             Act::SyncFails { i, .. } => self.sync_fails(i),
             Act::ClockJump => self.clock_jump()?,
+            Act::Rot { i, v } => self.rot(i, v),
+            Act::Scrub { i } => self.scrub(i),
+            Act::Mend { i } => self.mend_on(i)?,
             other => unreachable!("a step of a session: {other:?}"),
         }
         Ok(())

@@ -20,6 +20,8 @@ pub const STATES: &[&str] = &[
     "a message arrives late",
     "a read is started over",
     "a restart finds a direct record without its bytes",
+    "a rotten sector is found",
+    "a rotten sector is mended",
     "a session closes",
     "a session finds itself fenced",
     "a shard is written to while it joins",
@@ -113,6 +115,8 @@ fn shape(act: &Act) -> (u64, u64) {
         Expire { s } => at(34, s, 0),
         Freed { i } => at(35, 0, i),
         Timeout { s, i } => at(36, s, i),
+        Scrub { i } => at(38, 0, i),
+        Mend { i } => at(39, 0, i),
         _ => kind(37),
     }
 }
@@ -159,7 +163,7 @@ fn fits(bounds: &Bounds, fault: Act) -> bool {
     let (victim, stale) = (bounds.victim, bounds.stale.map(|(_, session)| session));
     match fault {
         Act::Power { i, .. } => !bounds.everywhere && victim.is_none_or(|v| v == i),
-        Act::Crash { i } | Act::MarkDown { i } => victim.is_none_or(|v| v == i),
+        Act::Crash { i } | Act::MarkDown { i } | Act::Rot { i, .. } => victim.is_none_or(|v| v == i),
         Act::PowerAll { .. } => bounds.everywhere || bounds.then.is_none(),
         Act::Expire { s } => stale.is_none_or(|only| only == s),
         _ => true,

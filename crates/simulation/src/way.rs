@@ -19,9 +19,12 @@ const TRIES: u32 = 3;
 /// A member's part of a range, by the whole file.
 #[derive(Debug)]
 pub struct Piece {
-    file: Option<File>,
-    tags: Tags,
-    marks: Vec<SessionMark>,
+    /// Without the journal.
+    pub file: Option<File>,
+    /// Of the sectors asked for.
+    pub tags: Tags,
+    /// Of which cut it is.
+    pub marks: Vec<SessionMark>,
 }
 
 /// The rebuilding of an object.
@@ -330,7 +333,11 @@ impl World {
         self.answer_of(to, &request).map(drop)
     }
 
-    fn answer_of(&mut self, m: usize, request: &RecoveryRequest) -> Result<Answer, String> {
+    /// What member `m` answers to a question.
+    ///
+    /// # Errors
+    /// An invariant's name, and how it broke.
+    pub fn answer_of(&mut self, m: usize, request: &RecoveryRequest) -> Result<Answer, String> {
         let node = &mut self.nodes[m];
         let Some(shard) = node.shard.as_mut().filter(|_| !node.poisoned) else { return Ok(Answer::No) };
         let (epoch, from) = (request.epoch, request.from);
@@ -348,9 +355,13 @@ impl World {
                         shard.unpin(*object);
                         let file = node.disk.files[number(*object)];
                         match piece_of(file, snap.marks, *offset) {
-                            Some(piece) => Answer::Piece(piece),
-                            None if snap.has_unapplied => Answer::No,
-                            None => return Err(format!("verified: shard {m} gives a piece that fails its checksum")),
+                            Ok(piece) => Answer::Piece(piece),
+                            Err(_) if snap.has_unapplied => Answer::No,
+                            Err(at) if file.is_some_and(|file| file.is_rotten(at)) => {
+                                self.note_damaged(m, number(*object), at);
+                                Answer::No
+                            }
+                            Err(_) => return Err(format!("verified: shard {m} gives a piece that fails its checksum")),
                         }
                     }
                     _ => Answer::No,
@@ -369,12 +380,12 @@ impl World {
     }
 }
 
-/// The piece that begins at `offset`, if it passes its checksums.
-fn piece_of(file: Option<File>, marks: Vec<SessionMark>, offset: u64) -> Option<Piece> {
+/// The piece that begins at `offset`, or the first sector that fails its checksum.
+fn piece_of(file: Option<File>, marks: Vec<SessionMark>, offset: u64) -> Result<Piece, usize> {
     let first = offset as usize / SECTOR;
     let mut tags = [0; SECTORS];
     for (at, tag) in tags.iter_mut().enumerate().skip(first).take(CHUNK) {
-        *tag = file.map_or(Some(0), |file| file.sector(at))?;
+        *tag = file.map_or(Some(0), |file| file.sector(at)).ok_or(at)?;
     }
-    Some(Piece { file, tags, marks })
+    Ok(Piece { file, tags, marks })
 }
