@@ -16,7 +16,7 @@ use crate::codec::{LinearSum, SUM_BYTES, SUM_UNIT_BYTES};
 use crate::disk;
 use crate::fragment::{FragmentError, FragmentFile, ReadMode, SECTOR_BYTES};
 use crate::pg::shard::SnapQuestion;
-use crate::pg::shard::returning::{Known, common_cut};
+use crate::pg::shard::returning::{Known, clean_cut};
 use crate::scrub::{Mismatch, ShardSums, judge, may_hold_data};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
@@ -509,7 +509,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             }
             if answers.len() == in_sync.len() {
                 let marks: Vec<&[SessionMark]> = answers.iter().map(|answer| &answer.marks[..]).collect();
-                match common_cut(Rules::default(), &marks) {
+                match clean_cut(Rules::default(), &marks) {
                     Ok(_) => {
                         answers.sort_unstable_by_key(|answer| answer.shard);
                         return Some(answers);

@@ -59,7 +59,12 @@ impl PgShard {
     // ---- apply
 
     pub(super) fn learn_stable(&mut self, id: SessionId, stable: Seq) {
+        // others may speak of a session that has ended and is forgotten here: it must not come back as an open one
+        let forgotten = !self.log.sessions.contains_key(&id) && self.is_gone(id) && self.view.is_in_sync();
         let session = self.session(id);
+        if forgotten {
+            (session.gone, session.fenced, session.forgotten) = (true, true, true);
+        }
         if stable > session.stable {
             session.stable = stable;
             self.queue_settled(id);

@@ -40,6 +40,8 @@ pub(super) struct Session {
     pub fenced: bool,
     /// The map says that it ended well: all its records here are decided.
     pub gone: bool,
+    /// It ended and was forgotten, and others spoke of it since: what was applied of it is not known any more.
+    pub forgotten: bool,
     /// Stable mark of its first attach in this epoch while joining.
     pub start: Option<Seq>,
     /// What it had reported by then.

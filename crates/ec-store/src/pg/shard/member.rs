@@ -79,6 +79,8 @@ impl PgShard {
 
     fn mark_of(id: SessionId, session: &Session, last_applied: Seq) -> SessionMark {
         let closed = session.closed.or(session.gone.then_some(EVERYTHING));
+        // no piece that may lack something of it fits this one
+        let last_applied = if session.forgotten { EVERYTHING } else { last_applied };
         SessionMark { session: id, settled: session.settled(), closed, last_applied }
     }
 
@@ -131,6 +133,13 @@ impl PgShard {
     /// # Errors
     /// Those of applying records.
     pub fn snap(&mut self, store: &mut impl ShardStore, question: &SnapQuestion<'_>) -> Result<SnapPlan, StoreError> {
+        let plan = self.snap_plan(store, question);
+        // what others said of sessions forgotten here counted for this answer
+        self.log.sessions.retain(|_, session| !session.forgotten);
+        plan
+    }
+
+    fn snap_plan(&mut self, store: &mut impl ShardStore, question: &SnapQuestion<'_>) -> Result<SnapPlan, StoreError> {
         let SnapQuestion { epoch, from, object, first, known, floor } = *question;
         if let Err(status) = self.check_member(epoch) {
             return Ok(SnapPlan::Refused(status));

@@ -96,6 +96,20 @@ pub fn common_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, BTreeM
     Err(sessions.into_iter().filter_map(|id| Some((id, known(id)?))).filter(|(_, s)| *s != EVERYTHING).collect())
 }
 
+/// [`common_cut`] of shards of a clean PG, where shards forget sessions that have ended without a new epoch. One that does
+/// not mention a session may never have met it, or may have everything that it wrote: as long as another counts it as open,
+/// nobody can tell.
+///
+/// # Errors
+/// As those of [`common_cut`].
+pub fn clean_cut(rules: Rules, pieces: &[&[SessionMark]]) -> Result<Cut, Known> {
+    let cut = common_cut(rules, pieces)?;
+    let mentions = |piece: &[SessionMark], id| piece.iter().any(|mark| mark.session == id);
+    let known_to_all = |mark: &SessionMark| pieces.iter().all(|piece| mentions(piece, mark.session));
+    let open = || pieces.iter().flat_map(|piece| piece.iter()).filter(|mark| mark.closed.is_none());
+    if open().all(known_to_all) { Ok(cut) } else { Err(Known::new()) }
+}
+
 /// The cut that an object of which parts were read one after the other is at least of.
 pub fn least_cut(a: Cut, b: &Cut) -> Cut {
     let both = |(id, upto): (SessionId, Option<Seq>)| {
@@ -453,7 +467,7 @@ impl PgShard {
         let log = self.log.objects.get(&object);
         let direct = log.is_some_and(|log| log.has_direct_before(super::Lsn(u64::MAX), range));
         let pinned = log.is_some_and(|log| log.pins > 0);
-        self.view.is_in_sync() && !direct && !pinned && common_cut(self.log.rules, &all).is_ok()
+        self.view.is_in_sync() && !direct && !pinned && clean_cut(self.log.rules, &all).is_ok()
     }
 }
 
@@ -476,5 +490,19 @@ mod tests {
         assert!(cut(&[&nothing, &over]).is_err(), "it may have come, written and gone between the two");
         assert_eq!(cut(&[&nothing, &nothing]), Ok(Cut::new()));
         assert!(cut(&[&nothing, &[mark(false, 3, 3)]]).is_err(), "a record that the first lacks");
+    }
+
+    #[test]
+    fn where_sessions_are_forgotten_a_piece_that_lags_does_not_fit_one_that_says_nothing() {
+        let (over, nothing) = ([mark(true, 3, 3)], []);
+        let cut = |pieces: &[&[SessionMark]]| clean_cut(Rules::default(), pieces);
+        assert!(
+            cut(&[&[mark(false, 0, 0)], &nothing]).is_err(),
+            "it may have forgotten what the first has not applied"
+        );
+        assert!(cut(&[&nothing, &[mark(false, 0, 0)]]).is_err());
+        assert_eq!(cut(&[&[mark(false, 3, 3)], &[mark(false, 3, 0)]]), Ok(Cut::from([(S, Some(Seq::new(3)))])));
+        assert_eq!(cut(&[&over, &nothing]), Ok(Cut::from([(S, None)])), "all have all of it");
+        assert_eq!(cut(&[&nothing, &nothing]), Ok(Cut::new()));
     }
 }
