@@ -50,7 +50,7 @@ use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
 use protocol::monitor::{Fullness, PgBacklog, SessionHolding};
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
-use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardSet};
+use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -395,6 +395,25 @@ impl<O: Outlet> Core<O> {
         drop(state);
         self.schedule_turn();
         Ok(())
+    }
+
+    /// Does the journal name bytes that are not on the disk, as far as the PGs are held here? Before the first
+    /// [`Core::learn`]. `shard_of`: which shard of a PG this is. Such a start is one after a loss of power, whatever else
+    /// is known of it: records are dropped, which others may count on.
+    ///
+    /// # Errors
+    /// Those of reading the bytes.
+    pub fn lacks_direct_bytes(&self, shard_of: impl Fn(PgId) -> Option<ShardIndex>) -> Result<bool, CoreError> {
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, replays, .. } = &mut *state;
+        for (pg, replay) in replays.iter() {
+            if let Some(shard) = shard_of(*pg)
+                && restart::lacks_direct(store, shard, replay)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// All views of a map were passed in: what the journal holds of other PGs is let go, as they are not held here any

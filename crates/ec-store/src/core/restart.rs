@@ -7,14 +7,14 @@
 use super::format::{self, Entry};
 use super::store::CoreStore;
 use super::{CoreConfig, CoreError};
-use crate::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify};
+use crate::fragment::{FragmentFile, FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify};
 use crate::journal::{Journal, RecoveredEntry};
 use crate::medium::{FRAGMENT_CALLS, JOURNAL_CALLS};
 use crate::pg::shard::{Delta, Item, Lsn, Payload, Record, Replay, ShardStore};
 use crate::space::DiskSpace;
 use crate::superblock::DataDir;
 use messenger::Handle;
-use protocol::{PgId, ShardIndex};
+use protocol::{ObjectId, PgId, ShardIndex};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -97,17 +97,7 @@ fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
 /// Checks the bytes of a PG's direct records, and cuts at the first that lacks them.
 pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay: Replay) -> Result<Replay, CoreError> {
     let pg = replay.pg();
-    let mut bad = None;
-    let mut files = Vec::new();
-    for (lsn, record) in replay.direct() {
-        let key = FragmentKey { pg, object: record.object, shard };
-        let file = store.open_damaged_too(key)?;
-        if !file.as_ref().is_some_and(|file| has_bytes(file, key, record)) {
-            bad = Some((lsn, record.object));
-            break;
-        }
-        files.extend(file);
-    }
+    let (files, bad) = look_at_direct(store, shard, &replay)?;
     // Rule: RestartSync - the bytes may be in the page cache only.
     store.put_back(super::store::SyncFiles { files, dirs: Vec::new() });
     if let Some((lsn, object)) = bad {
@@ -119,7 +109,31 @@ pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay:
     Ok(replay)
 }
 
-fn has_bytes(file: &crate::fragment::FragmentFile, key: FragmentKey, record: &Record) -> bool {
+/// Does a direct record lack its bytes?
+pub(super) fn lacks_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> Result<bool, CoreError> {
+    Ok(look_at_direct(store, shard, replay)?.1.is_some())
+}
+
+/// The files of the direct records up to the first that lacks its bytes, and that one.
+#[expect(clippy::type_complexity, reason = "two lists of one caller")]
+fn look_at_direct(
+    store: &mut CoreStore,
+    shard: ShardIndex,
+    replay: &Replay,
+) -> Result<(Vec<Arc<FragmentFile>>, Option<(Lsn, ObjectId)>), CoreError> {
+    let mut files = Vec::new();
+    for (lsn, record) in replay.direct() {
+        let key = FragmentKey { pg: replay.pg(), object: record.object, shard };
+        let file = store.open_damaged_too(key)?;
+        if !file.as_ref().is_some_and(|file| has_bytes(file, key, record)) {
+            return Ok((files, Some((lsn, record.object))));
+        }
+        files.extend(file);
+    }
+    Ok((files, None))
+}
+
+fn has_bytes(file: &FragmentFile, key: FragmentKey, record: &Record) -> bool {
     let Payload::Direct(crcs) = &record.payload else { return true };
     let mut bytes = vec![0; crcs.len() * SECTOR_BYTES as usize];
     let read = file.read_raw(record.offset, &mut bytes, ReadMode::Blocking);

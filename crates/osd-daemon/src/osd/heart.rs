@@ -140,7 +140,7 @@ impl Heart {
         self.shared.away.store(true, Ordering::Release);
         tracing::error!(%osd, why, "the disk failed: this osd leaves; repair or replace the disk, then restart it");
         let power = Arc::clone(&self.power);
-        let noted = self.worker.blocking(move || power.sync_failed());
+        let noted = self.worker.blocking(move || power.note_lost());
         let mut left = false;
         while !self.shared.is_stopping() && !left {
             left = matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)));

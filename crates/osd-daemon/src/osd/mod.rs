@@ -406,12 +406,16 @@ impl Starting {
             return Err(DataDirError::OtherCluster { dir: config.dir.clone(), ours, theirs }.into());
         }
         let io = |source| OsdError::Io { dir: config.dir.clone(), source };
-        let (power, losses) =
+        let (power, mut losses) =
             PowerFile::begin(dir.path(), dir.was_created(), self.shared.memory.is_some()).map_err(io)?;
         if self.shared.memory.is_none() {
             self.shared.scrub.lock().load(dir.path().join(scrub::FILE));
         }
-        self.open_cores(&dir, map.cluster, runtime)?;
+        if self.open_cores(&dir, map.cluster, runtime)? {
+            // even without a loss of power, as a sector may rot: what the journal drops now, others may count on
+            power.note_lost().map_err(io)?;
+            losses.lost = true;
+        }
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
         listen.placement = config.ms_placement;
         listen.connections_max = config.ms_connections_max;
@@ -466,8 +470,8 @@ impl Starting {
         }
     }
 
-    /// Opens every core on its worker.
-    fn open_cores(&self, dir: &Arc<DataDir>, cluster: ClusterId, runtime: &Runtime) -> Result<(), OsdError> {
+    /// Opens every core on its worker. True: the journal of one names bytes that are not on the disk.
+    fn open_cores(&self, dir: &Arc<DataDir>, cluster: ClusterId, runtime: &Runtime) -> Result<bool, OsdError> {
         let handle = runtime.handle();
         let open = |core: u16| {
             let (shared, dir) = (Arc::clone(&self.shared), Arc::clone(dir));
@@ -480,11 +484,12 @@ impl Starting {
         };
         let opening: Vec<_> = (0..self.shared.config.osd_op_threads).map(open).collect();
         let opened: Vec<_> = opening.into_iter().map(|(core, opened)| (core, block_on(opened))).collect();
+        let mut lacks_bytes = false;
         for (core, result) in opened {
             let result = result.map_err(|_| OsdError::Died)?;
-            result.map_err(|source| OsdError::Core { core, source: Box::new(source) })?;
+            lacks_bytes |= result.map_err(|source| OsdError::Core { core, source: Box::new(source) })?;
         }
-        Ok(())
+        Ok(lacks_bytes)
     }
 
     /// Tells the monitor of the start until it has answered.

@@ -78,12 +78,13 @@ impl PowerFile {
         self.write(Flags { clean: true, lost: untold.lost, blank: untold.blank })
     }
 
-    /// A sync has failed: the kernel may have dropped what it could not write, and would not say so again. The next start
-    /// counts as one after a loss of power.
+    /// A sync has failed: the kernel may have dropped what it could not write, and would not say so again. Or the journal
+    /// names bytes that are not on the disk. This start, until the monitor has heard of it, or else the next one counts as
+    /// one after a loss of power.
     ///
     /// # Errors
     /// Those of writing the file.
-    pub fn sync_failed(&self) -> io::Result<()> {
+    pub fn note_lost(&self) -> io::Result<()> {
         self.write(Flags { clean: false, lost: true, blank: false })
     }
 
@@ -166,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (file, _) = begin(dir.path(), true, "a");
         file.told().expect("written");
-        file.sync_failed().expect("written");
+        file.note_lost().expect("written");
         assert_eq!(begin(dir.path(), false, "a").1, LOST);
         let (file, losses) = begin(dir.path(), false, "a");
         assert_eq!(losses, LOST, "the monitor has not heard");

@@ -66,7 +66,7 @@ pub(super) struct Side {
     pub slots: Rc<Slots>,
 }
 
-/// Opens a core on its worker and starts its tasks.
+/// Opens a core on its worker and starts its tasks. True: its journal names bytes that are not on the disk.
 ///
 /// # Errors
 /// Those of [`Core::open`].
@@ -76,7 +76,7 @@ pub(super) fn open(
     cluster: ClusterId,
     core: u16,
     worker: &Worker,
-) -> Result<(), CoreError> {
+) -> Result<bool, CoreError> {
     let config = &shared.config;
     let journal = JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
     let core_config = CoreConfig {
@@ -90,6 +90,9 @@ pub(super) fn open(
         ..CoreConfig::new(CoreId::new(core))
     };
     let opened = Core::open(dir, core_config, worker)?;
+    let map = shared.map();
+    // what cannot be read is not there; why not is told when the core learns the first view
+    let lacks_bytes = opened.lacks_direct_bytes(|pg| map.as_ref()?.shard_of(pg, config.id)).unwrap_or(true);
     let slots = u64::from(config.osd_recovery_max_active / config.osd_op_threads);
     let peers = Rc::new(Peers::new(worker.clone(), cluster, config.id.to_string()));
     let side = Rc::new(Side {
@@ -108,7 +111,7 @@ pub(super) fn open(
     worker.spawn(Rc::clone(&side).pulse());
     worker.spawn(Rc::clone(&side).repairs());
     worker.spawn(scrub::run(side));
-    Ok(())
+    Ok(lacks_bytes)
 }
 
 /// A core's part of the whole OSD's rate; 0 is no limit.

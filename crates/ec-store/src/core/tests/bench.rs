@@ -120,6 +120,14 @@ impl Bench {
         self.session.connection(Instant::now(), si(i), true);
     }
 
+    /// Does the journal of one that does not run name bytes that are not on its disk?
+    pub fn lacks_direct_bytes(&self, i: usize) -> bool {
+        let core: Core<Inbox> = Core::open(&self.locks[i], self.config.clone(), &self.worker).expect("the core opens");
+        let lacks = core.lacks_direct_bytes(|_| Some(si(i))).expect("readable");
+        core.halt();
+        lacks
+    }
+
     /// The process of one OSD dies.
     pub fn kill(&mut self, i: usize) {
         if let Some(core) = self.cores[i].take() {

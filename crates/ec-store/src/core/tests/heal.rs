@@ -197,3 +197,25 @@ fn what_was_cut_off_or_deleted_meanwhile_does_not_shine_through() {
         assert!(!fragment_path(&bench, 2, 2).exists(), "the deleted object is gone here, too");
     });
 }
+
+/// Bytes that only a record of the journal names, and that were synced, rot; nothing else was lost.
+#[test]
+fn a_shard_whose_journal_names_rotten_bytes_rebuilds_all_that_it_drops() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(6);
+        let mut bench = Bench::new(&worker, config()).await;
+        (1..=OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..FRAGMENT, &mut random));
+        bench.settle(true).await;
+        bench.kill(2);
+        wait_for_empty_journals(&mut bench).await;
+        let path = fragment_path(&bench, 2, 1);
+        let mut bytes = std::fs::read(&path).expect("readable");
+        let last = bytes.len() - 100;
+        bytes[last] ^= 0x40;
+        std::fs::write(&path, bytes).expect("writable");
+        assert!(bench.lacks_direct_bytes(2), "it must leave the in-sync set");
+        bench.set_view(&[0, 1], &[2]);
+        bench.open(2);
+        join(&mut bench).await;
+    });
+}

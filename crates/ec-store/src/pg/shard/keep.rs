@@ -237,13 +237,18 @@ impl PgShard {
         self.log.state()
     }
 
-    /// Notes durably that the shard is not blank, if that is not known yet and the map says so.
+    /// Notes durably what the map says: a shard that is in sync is not blank, and has nothing to rebuild.
     ///
     /// # Errors
     /// Those of the store.
     pub fn note_whole(&mut self, store: &mut impl ShardStore) -> Result<(), StoreError> {
         if !self.log.whole && self.view.is_in_sync() {
             self.note(store, Delta::Whole)?;
+        }
+        // its journal was cut at a restart, and too few others were there for it to leave
+        if !self.log.begun.is_empty() && self.view.is_in_sync() && self.view.pg.active {
+            let begun = self.log.begun.iter().copied().collect();
+            self.note(store, Delta::Done(begun))?;
         }
         Ok(())
     }

@@ -128,6 +128,8 @@ impl Log {
             }
             Delta::Rebuilt(object, marks) => self.take_rebuilt(*object, marks),
             Delta::CutFrom(lsn) => {
+                // Bytes that rotted were durable: others may count on what is dropped, and not know that it is missing here.
+                self.begun.extend(self.entries.range(*lsn..).map(|(_, entry)| entry.record.object));
                 let cut: Vec<Lsn> = self.entries.range(*lsn..).map(|(l, _)| *l).collect();
                 self.drop_entries(&cut);
             }

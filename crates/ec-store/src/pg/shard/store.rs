@@ -137,7 +137,8 @@ pub enum Delta {
     Clean(ShardIndex, Vec<ObjectId>),
     /// The object was rebuilt: its records up to these marks are dropped (`None`: all), which become floors.
     Rebuilt(ObjectId, Vec<(SessionId, Option<Seq>)>),
-    /// Records from this position on, and before this item, are dropped: the bytes of the first one were lost.
+    /// Records from this position on, and before this item, are dropped: the bytes of the first one were lost. Their objects
+    /// are to be rebuilt.
     CutFrom(Lsn),
 }
 

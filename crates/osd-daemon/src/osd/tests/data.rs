@@ -177,6 +177,28 @@ fn an_osd_that_cannot_check_its_journal_leaves_and_the_others_serve() {
     client.close().expect("closed");
 }
 
+/// Synced bytes that only the journal names have rotted on the disk of an OSD that was killed: it drops what it cannot vouch
+/// for, and must not count as whole before it has it again.
+#[test]
+fn an_osd_whose_last_writes_rotted_rebuilds_them() {
+    let (mut cluster, client, files) = with_harmed_fragments(|fragment| {
+        let mut bytes = std::fs::read(fragment).expect("readable");
+        let last = bytes.len() - 100;
+        bytes[last] ^= 0x40;
+        std::fs::write(fragment, bytes).expect("writable");
+    });
+    cluster.wait_clean();
+    // its own bytes count once another is gone
+    cluster.stop_osd(0);
+    cluster.wait_degraded();
+    for (number, file) in (0..FILES).zip(&files) {
+        assert_eq!(read(&client, *file), bytes_of(number, 1));
+    }
+    cluster.start_osd(0);
+    cluster.wait_clean();
+    client.close().expect("closed");
+}
+
 #[test]
 fn an_osd_whose_headers_are_damaged_serves_and_is_repaired() {
     let (mut cluster, client, files) = with_harmed_fragments(|fragment| {
