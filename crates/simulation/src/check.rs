@@ -27,6 +27,8 @@ pub struct Ghost {
     pub chosen: [u64; SESSIONS],
     /// What was reported of each session when members had to stay that had lost their unsynced tails.
     pub may_lose: Vec<u64>,
+    /// The shard that a sector of rotted, until it is whole again.
+    pub rotten: Option<usize>,
     /// The last record that was ever applied anywhere.
     pub applied: [u64; SESSIONS],
 }

@@ -264,7 +264,9 @@ impl Disk {
                     let torn = |at: usize, x: u32| match x {
                         0 => old.tags[at],
                         1 => new.tags[at],
-                        _ if old.tags[at] == new.tags[at] || old.tags[at] == ROT => old.tags[at],
+                        _ if old.tags[at] == new.tags[at] => old.tags[at],
+                        // rotten is rotten, whatever else was to be there
+                        _ if old.tags[at] == ROT || new.tags[at] == ROT => ROT,
                         _ => GARBAGE,
                     };
                     let mut tags = [0; SECTORS];
@@ -278,10 +280,30 @@ impl Disk {
         self.synced = self.next;
     }
 
+    /// Does the journal name bytes that are not there?
+    pub fn lacks_direct_bytes(&self, pg: PgId) -> bool {
+        self.first_bad(&self.read(pg)).is_some()
+    }
+
     /// Reads the journal again, which syncs what it gives as the product's does, and checks direct records. Says whether
     /// one lacked its bytes.
     pub fn replay(&mut self, pg: PgId) -> (Replay, bool) {
         self.synced = self.flushed;
+        let mut replay = self.read(pg);
+        let bad = self.first_bad(&replay);
+        for (_, record) in replay.direct().take_while(|(lsn, _)| bad.is_none_or(|bad| *lsn < bad)) {
+            // Rule: RestartSync - the bytes may be in the page cache only.
+            self.direct[number(record.object)] = true;
+        }
+        if let Some(lsn) = bad {
+            let delta = Delta::CutFrom(lsn);
+            replay.delta(&delta);
+            self.push(Stored::Delta(delta));
+        }
+        (replay, bad.is_some())
+    }
+
+    fn read(&self, pg: PgId) -> Replay {
         let mut replay = Replay::new(pg).with_rules(self.rules);
         let last = self.journal.iter().rposition(|(_, s)| matches!(s, Stored::Checkpoint(..)));
         let upto = match last.map(|at| &self.journal[at].1) {
@@ -296,27 +318,18 @@ impl Disk {
                 _ => {}
             }
         }
+        replay
+    }
+
+    /// The first direct record that lacks its bytes.
+    fn first_bad(&self, replay: &Replay) -> Option<Lsn> {
         let lacks = |record: &Record| {
             let Payload::Direct(crcs) = &record.payload else { return false };
             let Some(file) = self.files[number(record.object)] else { return true };
             let first = record.offset as usize / SECTOR;
             crcs.iter().enumerate().any(|(n, sum)| crc(file.tags[first + n]) != *sum)
         };
-        let mut bad = None;
-        for (lsn, record) in replay.direct() {
-            if lacks(record) {
-                bad = Some(lsn);
-                break;
-            }
-            // Rule: RestartSync - the bytes may be in the page cache only.
-            self.direct[number(record.object)] = true;
-        }
-        if let Some(lsn) = bad {
-            let delta = Delta::CutFrom(lsn);
-            replay.delta(&delta);
-            self.push(Stored::Delta(delta));
-        }
-        (replay, bad.is_some())
+        replay.direct().find(|(_, record)| lacks(record)).map(|(lsn, _)| lsn)
     }
 
     fn file(&mut self, o: usize) -> &mut File {
@@ -372,16 +385,16 @@ impl Disk {
         file.end = file.end.max(logical_end);
     }
 
-    /// Sectors that may rot: written, synced, and with no direct record whose bytes they are.
+    /// Sectors that may rot: written and synced, and published or of a direct record.
     pub fn sound_sectors(&self) -> Vec<(usize, usize)> {
         let all = (0..OBJECTS).flat_map(|o| (0..SECTORS).map(move |at| (o, at)));
         let is_synced = |(o, at): &(usize, usize)| {
             let layers = [self.files[*o], self.cache[*o], self.disk[*o]];
             let sectors = layers.map(|file| file.map(|file| (file.tags[*at], file.crcs[*at])));
-            let is_data = sectors[0].is_some_and(|(tag, sum)| sum != 0 && sum == crc(tag));
-            is_data && sectors[1..].iter().all(|sector| *sector == sectors[0])
+            let is_data = |(tag, sum): (u64, u32)| sum == crc(tag) || sum == 0 && tag != 0 && self.has_direct(*o, *at);
+            sectors[0].is_some_and(is_data) && sectors[1..].iter().all(|sector| *sector == sectors[0])
         };
-        all.filter(is_synced).filter(|(o, at)| !self.has_direct(*o, *at)).collect()
+        all.filter(is_synced).collect()
     }
 
     fn has_direct(&self, o: usize, at: usize) -> bool {
@@ -401,8 +414,12 @@ impl Disk {
 
     /// Is anything rotten, or may a power loss bring something back that was?
     pub fn has_rot(&self) -> bool {
-        let files = self.files.iter().chain(&self.cache).chain(&self.disk).flatten();
-        files.into_iter().any(|file| (0..SECTORS).any(|at| file.is_rotten(at)))
+        let rotten =
+            |file: File, o: usize, at: usize| file.is_rotten(at) || file.tags[at] == ROT && self.has_direct(o, at);
+        (0..OBJECTS).any(|o| {
+            let layers = [self.files[o], self.cache[o], self.disk[o]];
+            layers.into_iter().flatten().any(|file| (0..SECTORS).any(|at| rotten(file, o, at)))
+        })
     }
 
     /// Rotten sectors that a reader would see.

@@ -3,7 +3,7 @@
 //! Contract: a focus only makes some of the possible histories likelier; none of its walks does what could not happen.
 
 use crate::act::Fault;
-use crate::world::{Bounds, Late, N, SESSIONS};
+use crate::world::{Bounds, Late, N, SESSIONS, Then};
 use fastrand::Rng;
 
 /// What a walk dwells on.
@@ -198,7 +198,7 @@ fn one_leaves(bounds: &mut Bounds, rng: &mut Rng, then: Fault, reached: &'static
     let victim = rng.usize(0..N);
     only(bounds, rng, &[(Fault::Crash, 0)]);
     bounds.faults[then as usize] = 1;
-    (bounds.then, bounds.victim) = (Some((reached, then)), Some(victim));
+    (bounds.then, bounds.victim) = (Some(Then { reached, fault: then, steps: 8 }), Some(victim));
     (bounds.sessions, bounds.objects, bounds.warm) = (1, 1, true);
     (bounds.reads, bounds.rate, bounds.slow, bounds.ops) = (2, 60, false, false);
     (bounds.steps, bounds.records_max) = (bounds.steps + 300, 64);
@@ -225,12 +225,15 @@ fn rebuilt(bounds: &mut Bounds, rng: &mut Rng) {
 fn blackout(bounds: &mut Bounds, rng: &mut Rng) {
     only(bounds, rng, &[(Fault::Power, 0)]);
     bounds.faults[Fault::Client as usize] = 1;
-    bounds.then = Some(("a member without its unsynced tail stays", Fault::Client));
+    let reached = "a member without its unsynced tail stays";
+    // long enough to attach, to write and to report
+    bounds.then = Some(Then { reached, fault: Fault::Client, steps: 30 });
     (bounds.sessions, bounds.objects, bounds.warm) = (1, 1, true);
-    (bounds.writes, bounds.reads, bounds.rate, bounds.ops) = (2 + bounds.writes / 2, 2, 60, false);
+    (bounds.writes, bounds.reads, bounds.rate, bounds.ops) = (2 + bounds.writes / 2, 2, 25, false);
     (bounds.slow, bounds.everywhere, bounds.unsynced, bounds.records_max) = (false, true, true, 64);
-    let mut some = || -> [bool; N] { std::array::from_fn(|_| rng.bool()) };
-    (bounds.late.requests, bounds.late.replies) = (some(), some());
+    let (one, only_one) = (rng.usize(0..N), rng.bool());
+    let some = |rng: &mut Rng| -> [bool; N] { std::array::from_fn(|i| if only_one { i == one } else { rng.bool() }) };
+    (bounds.late.requests, bounds.late.replies) = (some(rng), some(rng));
     bounds.late.writes = rng.bool();
 }
 

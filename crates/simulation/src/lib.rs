@@ -7,8 +7,8 @@
 //! amount; faults are drawn per seed. What must hold is checked after each step, by the names of DESIGN section 6
 //! ([`check`]). A seed always gives the same walk; what breaks an invariant is shrunk and told step by step.
 //!
-//! With the feature `switches` a rule of the protocol can be turned off: [`canaries`] says with which seeds an invariant
-//! breaks then, for every rule.
+//! With the feature `switches` rules of the protocol can be turned off: [`canaries`] says with which seeds an invariant
+//! breaks then, for every rule, alone or with the one that does its work, too.
 //!
 //! What it is not: it reads and writes no real file and opens no socket, so it says nothing of `ec_store::core`'s own
 //! code, of the journal's and the fragment files' formats, or of the messenger.

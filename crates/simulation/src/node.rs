@@ -3,7 +3,7 @@
 //! Contract: everything that the core awaits is a step of its own here, so that anything may happen in between: the end of
 //! a turn, of a sync, of a trim's two halves, of a question.
 
-use crate::disk::{Disk, SECTOR, SECTORS, Syncing, Tags, crc, number, tags_of};
+use crate::disk::{Disk, ROT, SECTOR, SECTORS, Syncing, Tags, crc, number, tags_of};
 use crate::rot::Mend;
 use crate::way::Way;
 use crate::world::{Check, Msg, N, Rep, World, pg_id};
@@ -119,6 +119,8 @@ pub struct Node {
     pub damaged: BTreeSet<(usize, usize)>,
     /// The repair under way.
     pub mend: Option<Mend>,
+    /// Repairs whose pieces did not fit.
+    pub mends_failed: usize,
 }
 
 impl Node {
@@ -142,6 +144,7 @@ impl Node {
             poisoned: false,
             damaged: BTreeSet::new(),
             mend: None,
+            mends_failed: 0,
         }
     }
 
@@ -241,6 +244,7 @@ pub enum Unreadable {
 /// It fails its checksums.
 pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<Tags, Unreadable> {
     let plan = shard.plan(object, 0..(SECTOR * SECTORS) as u64);
+    shard.unpin(object);
     let file = disk.files[number(object)].unwrap_or_default();
     let mut seen = [false; SECTORS];
     let mut tags = [0; SECTORS];
@@ -253,6 +257,7 @@ pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<T
                 Source::Bytes(bytes) => tags_of(&bytes[n * SECTOR..(n + 1) * SECTOR]).next().unwrap_or(0),
                 Source::Hole => 0,
                 Source::Direct(crcs) if crcs[n] == crc(file.tags[at]) => file.tags[at],
+                Source::Direct(_) if file.tags[at] == ROT => return Err(Unreadable::Rotten(at)),
                 Source::Direct(_) => {
                     let what = format!("verified: direct bytes of sector {at} are not there");
                     return Err(Unreadable::Wrong(what));
@@ -260,7 +265,6 @@ pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<T
             };
         }
     }
-    shard.unpin(object);
     for at in (0..SECTORS).filter(|at| !seen[*at]) {
         tags[at] = match file.sector(at) {
             Some(tag) => tag,
@@ -287,7 +291,10 @@ fn refused(head: &ShardHead, status: Status) -> AckMessage {
 impl World {
     /// A node's process starts.
     pub fn start(&mut self, i: usize) {
-        self.nodes[i].run = true;
+        let node = &mut self.nodes[i];
+        node.run = true;
+        // such a start is one after a loss of power, whatever else is known of it
+        node.lost |= node.disk.lacks_direct_bytes(pg_id());
         self.boot(i);
     }
 

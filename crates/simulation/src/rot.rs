@@ -25,27 +25,39 @@ pub struct Mend {
 impl World {
     /// May a sector of node `i` rot? With one parity shard only while all shards are whole, and one sector at a time.
     pub fn can_rot(&self, i: usize) -> bool {
-        let state = &self.mon.state().pgs[&pg_id()];
-        let all = ShardSet::first(N as u8);
-        let whole = self.map().view.active && state.confirmed == all && state.lost.is_empty() && state.gone.is_empty();
-        let runs = |i: usize| {
-            let node = &self.nodes[i];
-            node.run && !node.poisoned && !node.lost && !node.blank && !node.booting && self.map().up[i]
-        };
-        let sound = self.nodes.iter().all(|node| !node.disk.has_rot());
-        whole && sound && (0..N).all(runs) && !self.nodes[i].disk.sound_sectors().is_empty()
+        self.ghost.rotten.is_none() && self.is_sound() && !self.nodes[i].disk.sound_sectors().is_empty()
     }
 
-    /// While a sector of one node is rotten, no other may go away: that would be more than the code can bear.
+    /// Is every shard whole, in sync and there?
+    fn is_sound(&self) -> bool {
+        let (state, all) = (&self.mon.state().pgs[&pg_id()], ShardSet::first(N as u8));
+        let whole = self.map().view.active && state.confirmed == all && self.map().view.in_sync == all;
+        let sound = |i: usize| {
+            let node = &self.nodes[i];
+            let told = node.run && !node.poisoned && !node.lost && !node.blank && !node.booting && self.map().up[i];
+            told && node.known == Some(self.maps.len() - 1) && !node.disk.has_rot()
+        };
+        whole && state.lost.is_empty() && state.gone.is_empty() && (0..N).all(sound)
+    }
+
+    /// After a step: is the shard that had a rotten sector whole again?
+    pub fn look_at_rot(&mut self) {
+        if self.ghost.rotten.is_some() && self.is_sound() {
+            self.ghost.rotten = None;
+        }
+    }
+
+    /// While one shard is not whole, as a sector of it rotted, no other may go away: that would be more than the code can
+    /// bear.
     pub fn is_bearable(&self, act: Act) -> bool {
-        let others_are_sound = |i: usize| (0..N).all(|x| x == i || !self.nodes[x].disk.has_rot());
+        let others = |i: usize| self.ghost.rotten.is_none_or(|rotten| rotten == i);
         match act {
-            Act::PowerAll { .. } => others_are_sound(N),
+            Act::PowerAll { .. } => self.ghost.rotten.is_none(),
             Act::Crash { i }
             | Act::Power { i, .. }
             | Act::MarkDown { i }
             | Act::LoseDisk { i }
-            | Act::SyncFails { i, .. } => others_are_sound(i),
+            | Act::SyncFails { i, .. } => others(i),
             _ => true,
         }
     }
@@ -56,6 +68,7 @@ impl World {
         let sectors = disk.sound_sectors();
         let Some(&(o, at)) = sectors.get(v as usize % sectors.len().max(1)) else { return };
         disk.rot(o, at);
+        self.ghost.rotten = Some(i);
         self.note(|| format!("sector {at} of object {o} rots at shard {i}"));
     }
 
@@ -94,12 +107,15 @@ impl World {
         let epoch = shard.view().pg.epoch;
         let under_way = node.mend.take().filter(|mend| (mend.epoch, mend.object, mend.at) == (epoch, object, at));
         let mut mend = under_way.unwrap_or(Mend { epoch, object, at, pieces: Vec::new() });
-        let members: Vec<ShardIndex> = shard.view().pg.in_sync.without(si(i)).iter().collect();
+        let mut members: Vec<ShardIndex> = shard.view().pg.in_sync.without(si(i)).iter().collect();
         if members.len() < 2 {
             return Ok(());
         }
+        // some pieces fit in one order only
+        members.rotate_left(node.mends_failed % 2);
         if mend.pieces.len() == 2 {
-            self.write_mended(i, &mend);
+            let mended = self.write_mended(i, &mend);
+            self.nodes[i].mends_failed += usize::from(!mended);
             return Ok(());
         }
         let body = shard.repair_body(self::object(object), (at * SECTOR) as u64, SECTOR as u32);
@@ -112,20 +128,20 @@ impl World {
         Ok(())
     }
 
-    /// If the pieces fit together and to what is here.
-    fn write_mended(&mut self, i: usize, mend: &Mend) {
+    /// True: the pieces fit together and to what is here.
+    fn write_mended(&mut self, i: usize, mend: &Mend) -> bool {
         let Mend { object, at, ref pieces, .. } = *mend;
         let node = &mut self.nodes[i];
-        let Some(shard) = &mut node.shard else { return };
+        let Some(shard) = &mut node.shard else { return false };
         let marks: Vec<&[SessionMark]> = pieces.iter().map(|piece| &piece.marks[..]).collect();
         if let Err(known) = common_cut(self.rules, &marks) {
             shard.learn_known(known);
-            return;
+            return false;
         }
         let (id, offset, length) = (self::object(object), (at * SECTOR) as u64, SECTOR as u64);
         let exists = pieces.iter().any(|piece| piece.file.is_some());
         if exists && !shard.may_repair(id, &(offset..offset + length), &marks) {
-            return;
+            return false;
         }
         if exists {
             let files = || pieces.iter().filter_map(|piece| piece.file);
@@ -137,12 +153,13 @@ impl World {
             let profile = shard.view().pg.profile;
             let changes = if is_data { &changes[..] } else { &changes[..1] };
             if node.disk.apply(pg_id(), &profile, id, changes).is_err() {
-                return;
+                return false;
             }
             node.disk.note_rebuilt(number(id));
         }
         node.damaged.remove(&(object, at));
         self.note(|| format!("sector {at} of object {object} is mended at shard {i}"));
         self.cover("a rotten sector is mended");
+        true
     }
 }

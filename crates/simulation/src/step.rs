@@ -271,6 +271,7 @@ impl World {
             }
             _ => self.node_step(act)?,
         }
+        self.look_at_rot();
         self.check()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::act::{Act, Fault};
 use crate::focus::Focus;
-use crate::world::{Bounds, Check, World};
+use crate::world::{Bounds, Check, Then, World};
 use fastrand::Rng;
 use protocol::Rules;
 use std::collections::BTreeMap;
@@ -69,9 +69,6 @@ fn mix(seed: u64, x: u64) -> u64 {
     let x = (seed ^ x.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x ^ x >> 31
 }
-
-/// Steps, at the mean, until the fault of [`Bounds::then`] comes.
-const THEN_STEPS: usize = 8;
 
 /// What tells kinds of steps, and steps at different places, apart.
 fn shape(act: &Act) -> (u64, u64) {
@@ -207,7 +204,7 @@ impl Walker {
     /// A fault that fits; with `kind`: of this kind.
     fn pick_fault(&mut self, kind: Option<Fault>) -> Option<Act> {
         let world = &self.world;
-        let early = world.bounds.then.filter(|(what, _)| !self.has_reached(what)).map(|(_, fault)| fault);
+        let early = world.bounds.then.filter(|then| !self.has_reached(then.reached)).map(|then| then.fault);
         let fits = |(fault, act): &(Fault, Act)| {
             Some(*fault) != early && kind.is_none_or(|kind| kind == *fault) && fits(&world.bounds, *act)
         };
@@ -225,10 +222,10 @@ impl Walker {
     }
 
     fn pick(&mut self) -> Option<Act> {
-        if let Some((what, fault)) = self.world.bounds.then
+        if let Some(Then { reached, fault, steps }) = self.world.bounds.then
             && self.world.left[fault as usize] > 0
-            && self.has_reached(what)
-            && self.rng.usize(0..THEN_STEPS) == 0
+            && self.has_reached(reached)
+            && self.rng.usize(0..steps) == 0
             && let Some(act) = self.pick_fault(Some(fault))
         {
             return Some(act);

@@ -77,6 +77,17 @@ impl Late {
     }
 }
 
+/// A kind of fault that comes soon after something was reached, and not before.
+#[derive(Clone, Copy, Debug)]
+pub struct Then {
+    /// What must be reached.
+    pub reached: &'static str,
+    /// The kind.
+    pub fault: Fault,
+    /// Steps from there to the fault, at the mean.
+    pub steps: usize,
+}
+
 /// The bounds of one walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -110,8 +121,8 @@ pub struct Bounds {
     pub unsynced: bool,
     /// After this was reached the next fault comes soon.
     pub trigger: Option<&'static str>,
-    /// After this was reached such a fault comes soon, and none before.
-    pub then: Option<(&'static str, Fault)>,
+    /// The fault that waits for something.
+    pub then: Option<Then>,
     /// This node starts very late.
     pub absent: Option<usize>,
     /// This node and this session learn maps very late.
