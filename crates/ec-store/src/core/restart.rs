@@ -97,10 +97,10 @@ fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
 /// Checks the bytes of a PG's direct records, and cuts at the first that lacks them.
 pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay: Replay) -> Result<Replay, CoreError> {
     let pg = replay.pg();
-    let (files, bad) = look_at_direct(store, shard, &replay)?;
+    let DirectBytes { files, lacking } = look_at_direct(store, shard, &replay)?;
     // Rule: RestartSync - the bytes may be in the page cache only.
     store.put_back(super::store::SyncFiles { files, dirs: Vec::new() });
-    if let Some((lsn, object)) = bad {
+    if let Some((lsn, object)) = lacking {
         tracing::warn!(%pg, %object, ?lsn, "the bytes of a direct record are not on the disk: the journal is cut there");
         let delta = Delta::CutFrom(lsn);
         store.append(pg, Item::Delta(&delta))?;
@@ -111,26 +111,28 @@ pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay:
 
 /// Does a direct record lack its bytes?
 pub(super) fn lacks_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> Result<bool, CoreError> {
-    Ok(look_at_direct(store, shard, replay)?.1.is_some())
+    Ok(look_at_direct(store, shard, replay)?.lacking.is_some())
 }
 
-/// The files of the direct records up to the first that lacks its bytes, and that one.
-#[expect(clippy::type_complexity, reason = "two lists of one caller")]
-fn look_at_direct(
-    store: &mut CoreStore,
-    shard: ShardIndex,
-    replay: &Replay,
-) -> Result<(Vec<Arc<FragmentFile>>, Option<(Lsn, ObjectId)>), CoreError> {
+/// What was found of the bytes of a PG's direct records.
+struct DirectBytes {
+    /// Those of records up to the first that lacks them.
+    files: Vec<Arc<FragmentFile>>,
+    /// That one.
+    lacking: Option<(Lsn, ObjectId)>,
+}
+
+fn look_at_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> Result<DirectBytes, CoreError> {
     let mut files = Vec::new();
     for (lsn, record) in replay.direct() {
         let key = FragmentKey { pg: replay.pg(), object: record.object, shard };
         let file = store.open_damaged_too(key)?;
         if !file.as_ref().is_some_and(|file| has_bytes(file, key, record)) {
-            return Ok((files, Some((lsn, record.object))));
+            return Ok(DirectBytes { files, lacking: Some((lsn, record.object)) });
         }
         files.extend(file);
     }
-    Ok((files, None))
+    Ok(DirectBytes { files, lacking: None })
 }
 
 fn has_bytes(file: &FragmentFile, key: FragmentKey, record: &Record) -> bool {
