@@ -48,6 +48,8 @@ impl Daemon {
             ("POOL_M", "0".into()),
             ("OSD_OP_THREADS", cores.to_string()),
             ("LOG", "warn".into()),
+            // beside what is written, journals and promises to all clients
+            ("MEMSTORE_BYTES_MAX", (4u64 << 30).to_string()),
         ];
         let child = Command::new(program)
             .envs(common.iter().chain(settings).map(|(name, value)| (format!("TREFOIL_{name}"), value)))

@@ -1,7 +1,8 @@
 //! Page-aligned buffers for data segments, pooled by size class.
 //!
 //! Contract: a buffer goes back to the pool it came from when its last user drops it, on any thread. What all pools keep
-//! together is bounded by `retained_bytes_max`; beyond it a returned buffer is freed, and [`Pools::shrink`] frees what
+//! together is bounded by `retained_bytes_max`; beyond it a returned buffer takes the place of others of the size that
+//! most is kept of, as users that come to need another size would else meet no free buffer at all. [`Pools::shrink`] frees what
 //! nobody needed. Several pools (the setting `pools`) keep threads from meeting on one lock; one pool behaves as
 //! GlusterFS's old iobuf pool. Memory is zero when allocated; a reused buffer holds old bytes, of which only those
 //! written over are ever exposed.
@@ -119,6 +120,18 @@ impl FreeLists {
     }
 }
 
+impl FreeLists {
+    /// Takes out a buffer of the class that most bytes are kept of, if that is another one than `class`.
+    fn evict_for(&mut self, class: usize) -> Option<Memory> {
+        let bytes_kept = |at: usize| self.classes[at].buffers.len() * class_bytes(at);
+        let most = (0..CLASSES).max_by_key(|at| bytes_kept(*at)).filter(|most| *most != class)?;
+        let Class { buffers, unused } = &mut self.classes[most];
+        let evicted = buffers.pop();
+        *unused = buffers.len().min(*unused);
+        evicted
+    }
+}
+
 impl std::fmt::Debug for FreeLists {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.classes.iter().map(|class| class.buffers.len())).finish()
@@ -174,9 +187,16 @@ impl Pool {
 
     fn give_back(&self, memory: Memory) {
         let bytes = memory.as_bytes().len();
-        if self.budget.take(bytes) {
-            self.free.lock().classes[class_of(bytes)].buffers.push(memory);
+        let class = class_of(bytes);
+        // freed when the lock is
+        let mut evicted = Vec::new();
+        let mut free = self.free.lock();
+        while !self.budget.take(bytes) {
+            let Some(other) = free.evict_for(class) else { return };
+            self.budget.give_back(other.as_bytes().len());
+            evicted.push(other);
         }
+        free.classes[class].buffers.push(memory);
     }
 
     fn shrink(&self) {
@@ -332,6 +352,20 @@ mod tests {
         let again = pool.take(1);
         assert_eq!(pool.retained_bytes(), PAGE_BYTES);
         drop(again);
+    }
+
+    #[test]
+    fn buffers_of_a_size_that_is_needed_now_take_the_place_of_others() {
+        let pool = Arc::new(Pool::new(16 * PAGE_BYTES, &LockTable::default()));
+        drop([(); 4].map(|()| pool.take(4 * PAGE_BYTES)));
+        assert_eq!(pool.retained_bytes(), 16 * PAGE_BYTES);
+        drop(pool.take(1));
+        assert_eq!(pool.retained_bytes(), 13 * PAGE_BYTES, "one of four pages went");
+        drop([(); 8].map(|()| pool.take(1)));
+        let kept = pool.free.lock().classes.each_ref().map(|class| class.buffers.len());
+        assert_eq!((kept[0], kept[2]), (8, 2));
+        drop([(); 30].map(|()| pool.take(1)));
+        assert!(pool.retained_bytes() <= 16 * PAGE_BYTES);
     }
 
     #[test]
