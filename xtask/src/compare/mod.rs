@@ -131,12 +131,7 @@ impl Plan {
         let defaults = args.cells.sizes();
         let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let name = args.name.clone().unwrap_or_else(|| format!("compare-{}", args.cells.name()));
-        let out = match &args.out {
-            Some(out) => out.clone(),
-            None => origin::free_dir(&workspace::root().join("benches/runs"), &name),
-        };
-        let is_empty = std::fs::read_dir(&out).map_or(true, |mut entries| entries.next().is_none());
-        ensure!(is_empty, "--out {}: the directory is not empty", out.display());
+        let out = report_dir(args.out.as_deref(), &name)?;
         Ok(Plan { name, peers, cells, sizes: Sizes { runs, seconds, ..defaults }, out })
     }
 
@@ -217,6 +212,15 @@ fn write(out: &Path, material: &Material<'_>) -> Outcome {
 
 fn put(path: &Path, text: &str) -> Outcome {
     std::fs::write(path, text).doing(|| format!("cannot write {}", path.display()))
+}
+
+/// The directory of a run's report: the one that was given, which must be empty, or a new one below `benches/runs`.
+fn report_dir(given: Option<&Path>, name: &str) -> Outcome<PathBuf> {
+    let free = || origin::free_dir(&workspace::root().join("benches/runs"), name);
+    let out = given.map_or_else(free, Path::to_path_buf);
+    let is_empty = std::fs::read_dir(&out).map_or(true, |mut entries| entries.next().is_none());
+    ensure!(is_empty, "--out {}: the directory is not empty", out.display());
+    Ok(out)
 }
 
 fn command_line() -> String {

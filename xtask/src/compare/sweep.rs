@@ -5,14 +5,13 @@ use super::cells::{self, Cell, Set, Sizes};
 use super::journal::Journal;
 use super::load::Loads;
 use super::matrix::Matrix;
-use super::origin::{self, Origin};
+use super::origin::Origin;
 use super::sample::{Samples, TREFOIL, rounded};
 use super::system::{System, Variant};
-use super::{Place, command_line, places, put};
+use super::{Place, command_line, places, put, report_dir};
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec::Interrupt;
 use crate::testrun::Bench;
-use crate::workspace;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -75,12 +74,7 @@ impl Plan {
         let is_loadable = |cell: &Cell| !matches!(cell.work, cells::Work::Tree(_));
         ensure!(cells.iter().all(is_loadable), "cells of a tree of files are measured by `compare` only");
         let name = args.name.clone().unwrap_or_else(|| format!("sweep-{}", keys.join("-").replace('.', "-")));
-        let out = match &args.out {
-            Some(out) => out.clone(),
-            None => origin::free_dir(&workspace::root().join("benches/runs"), &name),
-        };
-        let is_empty = std::fs::read_dir(&out).map_or(true, |mut entries| entries.next().is_none());
-        ensure!(is_empty, "--out {}: the directory is not empty", out.display());
+        let out = report_dir(args.out.as_deref(), &name)?;
         let defaults = args.size.sizes();
         let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let sizes = Sizes { runs, seconds, ..defaults };
