@@ -6,6 +6,7 @@
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
+use ec_store::pg::shard::PgShard;
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
@@ -19,6 +20,8 @@ use std::time::Duration;
 const SECONDS_MAX: u64 = 10 * 366 * 86_400;
 /// The least limit of the rate of rebuilding, in bytes a second: with less a volume would not become whole.
 const RECOVERY_BYTES_PER_SEC_MIN: u64 = 64 << 10;
+/// Of a dirty list: it stands in every checkpoint of a journal, some 20 bytes for each object.
+const DIRTY_OBJECTS_MAX: u32 = 1_000_000;
 
 /// A part of the cluster that a process can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, ValueEnum)]
@@ -149,6 +152,9 @@ settings! {
     /// Most bytes that a storage daemon rebuilds, or compares instead, on its disk in a second; 0: no limit. Objects that
     /// clients write meanwhile do not wait for it [default: 0]
     osd_recovery_max_bytes_per_sec: u64, "TREFOIL_OSD_RECOVERY_MAX_BYTES_PER_SEC";
+    /// Most objects of a placement group that are remembered of what an absent shard misses; beyond it the shard is compared
+    /// with the others as a whole when it is back [default: 10000]
+    osd_dirty_objects_max: u32, "TREFOIL_OSD_DIRTY_OBJECTS_MAX";
     /// Log filter, as of RUST_LOG [default: info]
     log: String, "TREFOIL_LOG";
 }
@@ -251,6 +257,8 @@ pub struct Config {
     pub osd_recovery_max_active: u16,
     /// Rate of rebuilding, in bytes a second; 0: no limit.
     pub osd_recovery_max_bytes_per_sec: u64,
+    /// Objects of a PG in the dirty list of an absent shard.
+    pub osd_dirty_objects_max: u32,
     /// Log filter.
     pub log: String,
 }
@@ -401,6 +409,12 @@ impl Config {
                 None | Some(0) => 0,
                 Some(rate) => in_range("osd_recovery_max_bytes_per_sec", rate, RECOVERY_BYTES_PER_SEC_MIN, 1 << 40)?,
             },
+            osd_dirty_objects_max: in_range(
+                "osd_dirty_objects_max",
+                s.osd_dirty_objects_max.unwrap_or(PgShard::DIRTY_OBJECTS_MAX as u32),
+                1,
+                DIRTY_OBJECTS_MAX,
+            )?,
             log: s.log.unwrap_or_else(|| "info".into()),
         })
     }

@@ -254,6 +254,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         osd_scrub_bytes_per_sec: config.osd_scrub_bytes_per_sec,
         osd_recovery_max_active: config.osd_recovery_max_active,
         osd_recovery_max_bytes_per_sec: config.osd_recovery_max_bytes_per_sec,
+        osd_dirty_objects_max: config.osd_dirty_objects_max as usize,
         ..OsdConfig::new(id, config.role_dir(&id.to_string()), listen, monitor)
     }
 }

@@ -50,6 +50,8 @@ pub enum RecoveryBody {
         /// The objects.
         objects: Vec<ObjectId>,
     },
+    /// What you listed is noted here, durably. Asked only if the list was of everything.
+    Noted,
     /// Which objects have a fragment at your place? Answered in pages: objects after `after`.
     Objects {
         /// The last object of the page before.
@@ -112,6 +114,9 @@ pub enum RecoveryReply {
         marks: Vec<SessionMark>,
         /// There are more objects.
         more: bool,
+        /// The member does not know any more what was missed, and lists all objects: what it does not name, and the asker
+        /// has, is to be looked at, too.
+        everything: bool,
     },
     /// To `Snap`; the data segment holds the bytes from `offset` on, its missing end being hole.
     Piece {
@@ -126,7 +131,7 @@ pub enum RecoveryReply {
         /// Marks of every session with records in this PG.
         marks: Vec<SessionMark>,
     },
-    /// To `Report`: those whose marks were cleared.
+    /// To `Report` and `Noted`: those whose marks were cleared.
     Cleared {
         /// The objects.
         objects: Vec<ObjectId>,

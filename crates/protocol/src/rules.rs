@@ -80,6 +80,10 @@ rules! {
     DirtyDurable,
     /// Every object with an untrimmed record counts as dirty for a returning shard.
     DirtyUntrimmed,
+    /// A shard whose dirty list was cut short misses every object that a member or it holds.
+    DirtyCut,
+    /// That the list was cut short is forgotten only when the shard has noted all that it misses, durably.
+    DirtyNoted,
     /// The data of a direct write is synced before its record counts as durable.
     DirectSync,
     /// A direct record whose bytes fail the checksum at restart ends the journal there.

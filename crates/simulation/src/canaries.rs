@@ -116,6 +116,8 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::DirtyTrim => Breaks(Focus::Mixed, 3),
         Rule::DirtyDurable => Breaks(Focus::Mixed, 123),
         Rule::DirtyUntrimmed => Breaks(Focus::Mixed, 49),
+        Rule::DirtyCut => Breaks(Focus::Forgetful, 46),
+        Rule::DirtyNoted => Breaks(Focus::Forgetful, 160),
         Rule::DirectSync => Breaks(Focus::Small, 51),
         Rule::DirectCrc => Breaks(Focus::Mixed, 155),
         Rule::DirectOnce => Breaks(Focus::Mixed, 3),

@@ -37,11 +37,13 @@ pub enum Focus {
     Blackout,
     /// A sector rots, is read, scrubbed and mended while shards restart and sessions die.
     Rotten,
+    /// Shards leave and return while dirty lists are cut short.
+    Forgetful,
 }
 
 impl Focus {
     /// Those with bounds of their own.
-    pub const ALL: [Focus; 13] = [
+    pub const ALL: [Focus; 14] = [
         Focus::Mixed,
         Focus::Small,
         Focus::Return,
@@ -55,6 +57,7 @@ impl Focus {
         Focus::Rebuilt,
         Focus::Blackout,
         Focus::Rotten,
+        Focus::Forgetful,
     ];
 
     /// The focus of this name.
@@ -120,6 +123,7 @@ impl Focus {
             Focus::Rebuilt => rebuilt(bounds, rng),
             Focus::Blackout => blackout(bounds, rng),
             Focus::Rotten => rotten(bounds, rng),
+            Focus::Forgetful => forgetful(bounds, rng),
             Focus::Any | Focus::Mixed => {}
         }
     }
@@ -146,6 +150,7 @@ fn mixed(rng: &mut Rng) -> Bounds {
         then: None,
         absent: None,
         stale: None,
+        dirty_max: usize::MAX,
         late: Late::default(),
         records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
     }
@@ -243,4 +248,19 @@ fn rotten(bounds: &mut Bounds, rng: &mut Rng) {
     (bounds.faults[Fault::Client as usize], bounds.faults[Fault::Reset as usize]) = (rng.u8(0..2), rng.u8(0..2));
     (bounds.sessions, bounds.warm, bounds.writes) = (1 + rng.usize(0..2), true, 2 + bounds.writes);
     (bounds.reads, bounds.rate, bounds.steps) = (30, 20, bounds.steps + 200);
+}
+
+fn forgetful(bounds: &mut Bounds, rng: &mut Rng) {
+    let (victim, then) = (rng.usize(0..N), [Fault::Crash, Fault::Down][rng.usize(0..2)]);
+    only(bounds, rng, &[(Fault::Power, 1), (Fault::Crash, 2), (Fault::Down, 2), (Fault::Lose, 1), (Fault::Client, 1)]);
+    (bounds.sessions, bounds.objects, bounds.warm) = (1 + rng.usize(0..2), 1 + rng.usize(0..2), true);
+    (bounds.writes, bounds.reads, bounds.rate) = (bounds.writes + 3, 4, 20);
+    bounds.dirty_max = rng.usize(0..2);
+    // what it misses is written, applied and trimmed by the others first
+    (bounds.absent, bounds.victim) = (Some(victim), Some(victim));
+    if rng.bool() {
+        let reached = "a shard is listed everything, as its dirty list was cut short";
+        (bounds.then, bounds.faults[then as usize]) = (Some(Then { reached, fault: then, steps: 3 }), 1);
+        bounds.late.ways[victim] = rng.bool();
+    }
 }

@@ -318,6 +318,7 @@ impl World {
                 let (replay, bad) = node.disk.replay(pg_id());
                 let mut shard = PgShard::restart(view, replay);
                 shard.set_direct_bytes_min(if self.bounds.direct { 2 * SECTOR as u32 } else { u32::MAX });
+                shard.set_dirty_objects_max(self.bounds.dirty_max);
                 node.shard = Some(shard);
                 if bad {
                     self.cover("a restart finds a direct record without its bytes");

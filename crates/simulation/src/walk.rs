@@ -24,6 +24,7 @@ pub const STATES: &[&str] = &[
     "a rotten sector is mended",
     "a session closes",
     "a session finds itself fenced",
+    "a shard is listed everything, as its dirty list was cut short",
     "a shard is written to while it joins",
     "a shard joins the in-sync set",
     "a shard refuses another attach",

@@ -46,6 +46,8 @@ pub enum Stage {
     List,
     /// The list is being synced.
     ListSync(u64),
+    /// These members are told that it is: they do not know any more what was missed.
+    Noted(Vec<ShardIndex>),
     /// The next object is looked for.
     Next,
     /// An object is being rebuilt.
@@ -153,8 +155,16 @@ impl World {
             Stage::List => self.way_list(x, &mut way.call, answer),
             Stage::ListSync(_) => {
                 shard.list_is_durable();
-                Stage::Next
+                let members: Vec<ShardIndex> = shard.to_tell_noted().iter().collect();
+                if members.is_empty() { Stage::Next } else { Stage::Noted(members) }
             }
+            Stage::Noted(mut members) => match members.pop() {
+                Some(member) => {
+                    way.call = Some(self.ask(x, member, RecoveryBody::Noted));
+                    Stage::Noted(members)
+                }
+                None => Stage::Next,
+            },
             Stage::Next => self.way_next(x),
             Stage::Rebuild(job) => self.way_rebuild(x, job, &mut way.call, answer)?,
             Stage::ReportSync(objects, _) => {
@@ -192,9 +202,14 @@ impl World {
     fn way_list(&mut self, x: usize, call: &mut Option<Call>, answer: Option<(usize, Answer)>) -> Stage {
         let node = &mut self.nodes[x];
         let Some(shard) = &mut node.shard else { return Stage::List };
-        if let Some((m, Answer::Reply(RecoveryReply::Listed { objects, marks, more, .. }))) = answer {
-            shard.listed(si(m), &objects, &marks, more);
+        if let Some((m, Answer::Reply(RecoveryReply::Listed { objects, marks, more, everything, .. }))) = answer {
+            shard.listed(si(m), &objects, &marks, more, everything);
+            if everything {
+                self.cover("a shard is listed everything, as its dirty list was cut short");
+            }
         }
+        let node = &mut self.nodes[x];
+        let Some(shard) = &mut node.shard else { return Stage::List };
         let Some(member) = shard.unlisted().iter().next() else {
             shard.finish_list(&mut node.disk).expect("deltas are always taken");
             let rebuilds = shard.to_rebuild();
@@ -347,6 +362,9 @@ impl World {
             }
             RecoveryBody::Report { objects } => {
                 Answer::Reply(shard.report(&mut node.disk, epoch, from, objects).expect("deltas are always taken"))
+            }
+            RecoveryBody::Noted => {
+                Answer::Reply(shard.noted(&mut node.disk, epoch, from).expect("deltas are always taken"))
             }
             RecoveryBody::Snap { object, offset, known, floor, .. } => {
                 let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };

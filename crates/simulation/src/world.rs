@@ -127,6 +127,8 @@ pub struct Bounds {
     pub absent: Option<usize>,
     /// This node and this session learn maps very late.
     pub stale: Option<(usize, usize)>,
+    /// Objects in a dirty list, at most.
+    pub dirty_max: usize,
     /// What else is late.
     pub late: Late,
     /// Records that a journal takes.

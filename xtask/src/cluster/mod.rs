@@ -159,10 +159,15 @@ impl Cluster {
     /// # Errors
     /// When it runs already or does not come up.
     pub fn start(&self, name: &str, interrupt: &Interrupt) -> Outcome {
-        if name == MOUNT {
-            return self.mount(interrupt);
-        }
-        let begin = self.launch(name)?;
+        if name == MOUNT { self.mount(interrupt) } else { self.start_with(name, |_| (), interrupt) }
+    }
+
+    /// Starts one daemon, with a change of its command such as another environment, and waits until it serves.
+    ///
+    /// # Errors
+    /// When it runs already or does not come up.
+    pub fn start_with(&self, name: &str, change: impl FnOnce(&mut Command), interrupt: &Interrupt) -> Outcome {
+        let begin = self.launch(name, change)?;
         // Roles announce themselves one by one.
         let wanted = if name == ALL { self.layout.osds.len() + 2 } else { 1 };
         let ready = |output: &str| output.lines().filter(|l| l.starts_with("ready:")).count() >= wanted;
@@ -170,10 +175,7 @@ impl Cluster {
     }
 
     /// Starts one daemon and does not wait; returns where its output begins.
-    ///
-    /// # Errors
-    /// When it runs already or cannot be started.
-    pub fn launch(&self, name: &str) -> Outcome<u64> {
+    fn launch(&self, name: &str, change: impl FnOnce(&mut Command)) -> Outcome<u64> {
         let config = self.config_path(name);
         std::fs::write(&config, self.layout.config(name, &self.dir)?)
             .doing(|| format!("cannot write {}", config.display()))?;
@@ -183,7 +185,8 @@ impl Cluster {
         for key in foreign {
             command.env_remove(key);
         }
-        self.daemon(name)?.spawn(command.arg("--config").arg(&config).current_dir(&self.dir))
+        change(command.arg("--config").arg(&config).current_dir(&self.dir));
+        self.daemon(name)?.spawn(&mut command)
     }
 
     fn mount(&self, interrupt: &Interrupt) -> Outcome {

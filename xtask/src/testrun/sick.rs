@@ -20,6 +20,28 @@ use std::time::{Duration, Instant};
 const SOON_SECONDS: u64 = 60;
 /// Fsyncs that must be answered while a part is sick.
 const FSYNCS_MORE: usize = 5;
+/// Stands before the C library's syncs: they wait while a file is there. Nothing of a kernel hangs in a sync alone for sure.
+const HANGING_SYNCS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void hang(void) {
+    const char *flag = getenv("HANG_WHILE");
+    while (flag && access(flag, F_OK) == 0) usleep(20000);
+}
+
+int fsync(int fd) {
+    hang();
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
+}
+
+int fdatasync(int fd) {
+    hang();
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+}
+"#;
 /// The storage daemon whose disk can be frozen.
 const FROZEN: usize = 1;
 /// Without these, one is left of three.
@@ -45,6 +67,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         stopped(bench, &rig)
     })?;
     report.case("sick", "a disk that hangs: I/O goes on, and it comes back", || frozen(bench, &rig))?;
+    report.case("sick", "a disk on which only syncs hang: I/O goes on, and it comes back", || unsynced(bench, &rig))?;
     report.case("sick", "a storage daemon cut off: I/O goes on, and it comes back", || cut(bench, &rig))?;
     report.case("sick", "lost packets and a thin link give no error", || disturbed(bench, &rig))?;
     report.case("sick", "too few storage daemons: calls wait, and go on by themselves", || too_few(bench, &rig))?;
@@ -139,6 +162,31 @@ fn frozen(bench: &Bench, rig: &Rig) -> Outcome {
     drop(frozen);
     rig.wait_clean(bench, 2 * SOON_SECONDS)?;
     writer.finish(bench)
+}
+
+/// Writes go on, syncs hang: no thread of a core stands still, and every fsync would wait.
+fn unsynced(bench: &Bench, rig: &Rig) -> Outcome {
+    const SICK: &str = "osd-2";
+    let scratch = rig.scratch("unsynced")?;
+    let (source, library, flag) = (scratch.join("hang.c"), scratch.join("hang.so"), scratch.join("hangs"));
+    fs::write(&source, HANGING_SYNCS).doing(|| "cannot write a C source")?;
+    bench.run(Command::new("gcc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source), 60)?;
+    rig.cluster.kill(SICK)?;
+    let preloaded = |command: &mut Command| _ = command.env("LD_PRELOAD", &library).env("HANG_WHILE", &flag);
+    rig.cluster.start_with(SICK, preloaded, &bench.interrupt)?;
+    rig.wait_clean(bench, SOON_SECONDS)?;
+    let writer = Writer::start(bench, rig, "unsynced")?;
+    fs::write(&flag, "").doing(|| "cannot write the flag")?;
+    let went_on = writer.goes_on(bench, "while syncs of osd-2 hung");
+    let is_out = rig.cluster.status(&bench.interrupt).map(|status| status["osds"][2]["up"] == false);
+    fs::remove_file(&flag).doing(|| "cannot remove the flag")?;
+    went_on?;
+    ensure!(is_out?, "fsyncs were answered with osd.2 in the cluster, which could not sync");
+    rig.wait_clean(bench, 2 * SOON_SECONDS)?;
+    writer.finish(bench)?;
+    rig.cluster.kill(SICK)?;
+    rig.cluster.start(SICK, &bench.interrupt)?;
+    rig.wait_clean(bench, SOON_SECONDS)
 }
 
 fn cut(bench: &Bench, rig: &Rig) -> Outcome {

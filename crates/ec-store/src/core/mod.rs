@@ -86,6 +86,9 @@ pub struct CoreConfig {
     /// Least size of a write that goes straight to never-written space, in bytes. Default
     /// [`PgShard::DIRECT_BYTES_MIN`].
     pub direct_bytes_min: u32,
+    /// Objects that are remembered of what an absent shard of a PG misses; beyond it all that the PG holds is compared when
+    /// the shard is back. Default [`PgShard::DIRTY_OBJECTS_MAX`].
+    pub dirty_objects_max: usize,
     /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros. For measuring only:
     /// [`protocol::monitor::PathCut::MsgrPg`]. Default false.
     pub cut_after_pg: bool,
@@ -107,6 +110,7 @@ impl CoreConfig {
             journal_sync_interval: Duration::from_millis(100),
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
+            dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,
             cut_after_pg: false,
             disk: DiskUse::new(core.get() + 1),
             scrub_bytes_per_sec: 32 << 20,
@@ -387,6 +391,7 @@ impl<O: Outlet> Core<O> {
                 let replay = restart::check_direct(store, view.me, replay)?;
                 let mut shard = PgShard::restart(view, replay);
                 shard.set_direct_bytes_min(self.shared.config.direct_bytes_min);
+                shard.set_dirty_objects_max(self.shared.config.dirty_objects_max);
                 shard.note_whole(store)?;
                 shards.insert(pg, Held { shard, outlets: HashMap::new() });
             }

@@ -295,18 +295,20 @@ impl<O: Outlet> Core<O> {
         let reply = match &request.body {
             RecoveryBody::List { after, blank, attached } => {
                 let listed = self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached));
-                if let Some(Ok(RecoveryReply::Listed { objects, marks, more, .. })) = listed {
+                if let Some(Ok(RecoveryReply::Listed { objects, marks, more, everything, .. })) = listed {
                     self.give_list(outlet, to, pg, objects, move |objects, bytes| RecoveryReply::Listed {
                         objects,
                         bytes,
                         marks,
                         more,
+                        everything,
                     });
                     return Ok(());
                 }
                 listed
             }
             RecoveryBody::Report { objects } => self.with(pg, |shard, store| shard.report(store, epoch, from, objects)),
+            RecoveryBody::Noted => self.with(pg, |shard, store| shard.noted(store, epoch, from)),
             RecoveryBody::Snap { object, offset, length, known, floor } => {
                 if u64::from(*length) > READ_BYTES_MAX {
                     return Err(malformed);

@@ -276,6 +276,9 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 result?;
                 self.core.sync_before(Step::Rebuild).await?; // Rule: JoinBegun
                 self.shard(PgShard::list_is_durable);
+                for member in self.shard(|shard| shard.to_tell_noted()).unwrap_or(ShardSet::EMPTY).iter() {
+                    self.ask(member, RecoveryBody::Noted).await;
+                }
                 return Ok(self.is_current());
             };
             if !self.list_member(member).await {
@@ -290,10 +293,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
         loop {
             let Some(body) = self.shard(|shard| shard.list_body(after)) else { return false };
             let reply = self.ask(member, body).await;
-            let Some((RecoveryReply::Listed { objects, bytes, marks, more }, _)) = reply else { return false };
+            let Some((RecoveryReply::Listed { objects, bytes, marks, more, everything }, _)) = reply else {
+                return false;
+            };
             let more = more && !objects.is_empty();
             self.backlog(|backlog| objects.iter().zip(&bytes).for_each(|(object, bytes)| backlog.add(*object, *bytes)));
-            self.shard(|shard| shard.listed(member, &objects, &marks, more));
+            self.shard(|shard| shard.listed(member, &objects, &marks, more, everything));
             if !more {
                 return true;
             }

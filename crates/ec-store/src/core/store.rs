@@ -16,6 +16,7 @@ use protocol::{ObjectId, PgId, Profile, ShardIndex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 /// Puts the profile into a fragment that a direct write makes, and the shard into every key.
@@ -57,10 +58,17 @@ pub(super) struct SyncFiles {
 }
 
 impl SyncFiles {
+    /// `steps` counts the files that it has dealt with.
+    ///
     /// # Errors
     /// Those of [`fragment::sync_all`].
-    pub(super) fn sync(&self) -> Result<(), FragmentError> {
-        fragment::sync_all(self.files.iter().map(|file| &**file), self.dirs.iter().map(|(_, dir)| dir))
+    pub(super) fn sync(&self, steps: &AtomicU64) -> Result<(), FragmentError> {
+        let files = self.files.iter().map(|file| &**file);
+        // each is taken up when the one before it is synced
+        let counted = files.inspect(|_| _ = steps.fetch_add(1, Ordering::Relaxed));
+        fragment::sync_all(counted, self.dirs.iter().map(|(_, dir)| dir))?;
+        steps.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }
 

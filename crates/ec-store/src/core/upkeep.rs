@@ -9,6 +9,8 @@ use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
 use messenger::JobFailed;
 use protocol::shard::Status;
 use protocol::{PgId, Rules};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Objects whose records are applied before other tasks get their turn.
@@ -33,12 +35,32 @@ pub(super) struct SyncState {
     running: bool,
     begun: u64,
     done: u64,
+    /// Files and journals that syncs have dealt with, counted on the I/O threads.
+    steps: Arc<AtomicU64>,
+    /// How many there were when it was looked last, and since when.
+    seen: Option<(u64, Instant)>,
 }
 
 impl SyncState {
     /// The number of the first sync that covers what has been taken until now.
     pub fn next(&self) -> u64 {
         self.begun + 1
+    }
+
+    /// For how long the sync that runs has not got further, as far as these looks can tell.
+    fn stall(&mut self, now: Instant) -> Duration {
+        if !self.running {
+            self.seen = None;
+            return Duration::ZERO;
+        }
+        let steps = self.steps.load(Ordering::Relaxed);
+        match self.seen {
+            Some((seen, since)) if seen == steps => now.duration_since(since),
+            _ => {
+                self.seen = Some((steps, now));
+                Duration::ZERO
+            }
+        }
     }
 }
 
@@ -203,10 +225,12 @@ impl<O: Outlet> Core<O> {
         }
         let unsynced = state.store.take_unsynced(all);
         let handle = state.store.journal.sync_handle();
+        let steps = Arc::clone(&state.sync.steps);
+        steps.fetch_add(1, Ordering::Relaxed);
         drop(state);
         let job = self.shared.worker.blocking(move || {
             // Rule: DirectSync - bytes before the records that count on them.
-            let result = unsynced.sync().map_err(SyncFailure::from).and_then(|()| Ok(handle.run()?));
+            let result = unsynced.sync(&steps).map_err(SyncFailure::from).and_then(|()| Ok(handle.run()?));
             (result, unsynced)
         });
         let core = self.clone();
@@ -246,6 +270,11 @@ impl<O: Outlet> Core<O> {
         drop(state);
         self.shared.synced.notify_all();
         false
+    }
+
+    /// For how long the disk has not ended a sync of a single file, though asked to. To be looked at again and again.
+    pub fn sync_stall(&self) -> Duration {
+        self.shared.state.borrow_mut().sync.stall(Instant::now())
     }
 
     fn lose(&self, why: String) -> bool {
@@ -391,5 +420,26 @@ impl<O: Outlet> Core<O> {
         shards.values_mut().for_each(|held| held.shard.commit_trim(upto));
         store.trim(upto, checkpoint)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_stalls_while_it_ends_with_no_file() {
+        let mut sync = SyncState::default();
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(sync.stall(at(0)), Duration::ZERO, "none runs");
+        sync.running = true;
+        assert_eq!([sync.stall(at(1)), sync.stall(at(4))], [Duration::ZERO, Duration::from_secs(3)]);
+        sync.steps.fetch_add(1, Ordering::Relaxed);
+        assert_eq!([sync.stall(at(5)), sync.stall(at(7))], [Duration::ZERO, Duration::from_secs(2)]);
+        sync.running = false;
+        assert_eq!(sync.stall(at(8)), Duration::ZERO);
+        sync.running = true;
+        assert_eq!(sync.stall(at(9)), Duration::ZERO, "another one");
     }
 }

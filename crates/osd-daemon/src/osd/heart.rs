@@ -75,10 +75,14 @@ impl Heart {
             if self.connection.borrow().is_none() {
                 self.connect();
             }
-            let signs = Signs { silence: self.shared.silence(), spare: self.shared.is_spare() };
+            let signs = Signs {
+                silence: self.shared.silence(),
+                sync_stall: self.shared.sync_stall(),
+                spare: self.shared.is_spare(),
+            };
             match rhythm.step(Instant::now(), signs, left) {
                 Step::Beat => behind = self.beat(behind).await,
-                Step::Leave => left = self.leave(signs.silence).await,
+                Step::Leave => left = self.leave(&signs).await,
                 Step::Away => {}
                 Step::Silent => tracing::error!(silence = ?signs.silence, "no heartbeat: a core gives no sign of life"),
                 Step::Return => {
@@ -112,10 +116,13 @@ impl Heart {
     }
 
     /// A core stands still: the others go on without this OSD.
-    async fn leave(&self, silence: Duration) -> bool {
+    async fn leave(&self, signs: &Signs) -> bool {
         let osd = self.shared.config.id;
         self.shared.away.store(true, Ordering::Release);
-        tracing::error!(%osd, ?silence, "a core stands still, its disk is slow: this osd leaves until it moves again");
+        let Signs { silence, sync_stall, .. } = signs;
+        tracing::error!(
+            %osd, ?silence, ?sync_stall, "a core stands still, its disk is slow: this osd leaves until it moves again"
+        );
         matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)))
     }
 

@@ -37,6 +37,7 @@ use crate::admin::LiveConfig;
 use cluster::ClusterMap;
 use ec_store::core::CoreError;
 use ec_store::fullness::FullRatios;
+use ec_store::pg::shard::PgShard;
 use ec_store::superblock::{DataDir, DataDirError};
 use messenger::sync::block_on;
 use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
@@ -108,6 +109,8 @@ pub struct OsdConfig {
     pub osd_recovery_max_active: u16,
     /// Bytes that are rebuilt, or compared instead, in a second, at most; 0: no limit. Default 0.
     pub osd_recovery_max_bytes_per_sec: u64,
+    /// Objects of a PG in the dirty list of an absent shard, at most. Default 10,000.
+    pub osd_dirty_objects_max: usize,
     /// Time between light scrubs of a PG; zero: only when asked. Default 1 day.
     pub osd_scrub_min_interval: Duration,
     /// Time between deep scrubs of a PG; zero: only when asked. Default 7 days.
@@ -148,6 +151,7 @@ impl OsdConfig {
             heartbeat_interval: Duration::from_millis(500),
             osd_recovery_max_active: 8,
             osd_recovery_max_bytes_per_sec: 0,
+            osd_dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,
             osd_scrub_min_interval: Duration::from_secs(86_400),
             osd_deep_scrub_interval: Duration::from_secs(7 * 86_400),
             osd_scrub_bytes_per_sec: 32 << 20,

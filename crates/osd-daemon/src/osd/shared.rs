@@ -36,6 +36,8 @@ pub(super) struct Identity {
 #[derive(Clone, Debug)]
 pub(super) struct Pulse {
     pub at: Instant,
+    /// For how long the disk has not ended a sync, though asked to.
+    pub sync_stall: Duration,
     pub stats: CoreStats,
     /// Bytes that the disk still takes.
     pub free_bytes: u64,
@@ -200,6 +202,11 @@ impl Shared {
     /// How long the core that is silent longest has given no sign of life.
     pub fn silence(&self) -> Duration {
         self.pulses.lock().iter().flatten().map(|pulse| pulse.at.elapsed()).max().unwrap_or_default()
+    }
+
+    /// For how long the disk has not ended a sync that a core waits for.
+    pub fn sync_stall(&self) -> Duration {
+        self.pulses.lock().iter().flatten().map(|pulse| pulse.sync_stall).max().unwrap_or_default()
     }
 
     /// Can every PG of this OSD go on without it, as the map has it?

@@ -86,6 +86,7 @@ pub(super) fn open(
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
         scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
+        dirty_objects_max: config.osd_dirty_objects_max,
         recovery_bytes_per_sec: rate_of_core(config.osd_recovery_max_bytes_per_sec, config.osd_op_threads),
         ..CoreConfig::new(CoreId::new(core))
     };
@@ -186,7 +187,8 @@ impl Side {
     fn beat(&self) {
         let (stats, free_bytes) = (self.core.stats(), self.core.free_bytes());
         let poison = self.failed.borrow().clone().or_else(|| self.core.poison());
-        self.shared.set_pulse(self.worker.index(), Pulse { at: Instant::now(), stats, free_bytes, poison });
+        let (at, sync_stall) = (Instant::now(), self.core.sync_stall());
+        self.shared.set_pulse(self.worker.index(), Pulse { at, sync_stall, stats, free_bytes, poison });
     }
 
     async fn repairs(self: Rc<Self>) {

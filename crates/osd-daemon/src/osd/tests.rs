@@ -35,6 +35,7 @@ struct TestCluster {
     mapping: Mapping,
     store: StoreConfig,
     cut: PathCut,
+    dirty_objects_max: usize,
     runtime: Runtime,
     dir: TempDir,
 }
@@ -42,6 +43,16 @@ struct TestCluster {
 impl TestCluster {
     fn start(cores: u16, mapping: Mapping) -> TestCluster {
         Self::start_with(cores, mapping, StoreConfig::File, PathCut::None)
+    }
+
+    /// Of OSDs that remember so few objects of what an absent one misses.
+    fn forgetful(dirty_objects_max: usize) -> TestCluster {
+        let mut cluster = Self::start(1, Mapping::CoreAffine);
+        (0..3).for_each(|osd| cluster.stop_osd(osd));
+        cluster.dirty_objects_max = dirty_objects_max;
+        (0..3).for_each(|osd| cluster.start_osd(osd));
+        cluster.wait_clean();
+        cluster
     }
 
     fn start_with(cores: u16, mapping: Mapping, store: StoreConfig, cut: PathCut) -> TestCluster {
@@ -54,7 +65,9 @@ impl TestCluster {
         let runtime = Runtime::start(RuntimeConfig::new("test", 1)).expect("starts");
         let dir = tempfile::tempdir().expect("a directory");
         let (osds, monitor, addr) = (vec![None, None, None], None, ANY_PORT);
-        let mut cluster = TestCluster { osds, monitor, addr, settings, cores, mapping, store, cut, runtime, dir };
+        let dirty_objects_max = ec_store::pg::shard::PgShard::DIRTY_OBJECTS_MAX;
+        let mut cluster =
+            TestCluster { osds, monitor, addr, settings, cores, mapping, store, cut, dirty_objects_max, runtime, dir };
         cluster.start_monitor();
         (0..3).for_each(|osd| cluster.start_osd(osd));
         cluster.wait_clean();
@@ -79,7 +92,7 @@ impl TestCluster {
 
     fn osd_config(&self, osd: usize) -> OsdConfig {
         let config = osd_config(self.dir.path(), osd, self.addr, self.cores, self.mapping);
-        OsdConfig { store: self.store, path_cut: self.cut, ..config }
+        OsdConfig { store: self.store, path_cut: self.cut, osd_dirty_objects_max: self.dirty_objects_max, ..config }
     }
 
     fn start_osd(&mut self, osd: usize) {

@@ -193,8 +193,18 @@ impl PgShard {
             assert!(entry.applied || !rules.on(Rule::TrimOrder), "only applied records are trimmed");
             let record = &entry.record;
             for shard in absent.iter().filter(|_| rules.on(Rule::DirtyTrim)) {
-                self.log.dirty.entry(shard).or_default().insert(record.object);
                 self.given.entry(shard).or_default().remove(&record.object);
+                if self.log.cut_short.contains(shard) && !self.listing.contains(shard) {
+                    continue;
+                }
+                let dirty = self.log.dirty.entry(shard).or_default();
+                dirty.insert(record.object);
+                if dirty.len() > self.dirty_objects_max {
+                    // Rule: DirtyCut - the list is bounded; that it is not whole is remembered with it.
+                    dirty.clear();
+                    self.log.cut_short = self.log.cut_short.with(shard);
+                    self.listing = self.listing.without(shard);
+                }
             }
             if let Some(session) = self.log.sessions.get_mut(&record.session) {
                 session.base = session.base.max(record.seq);

@@ -5,7 +5,7 @@
 
 use super::overlay::ObjectLog;
 use super::store::{Delta, Lsn, Payload, Record};
-use protocol::{ObjectId, PgId, Rule, Rules, Seq, SessionId, ShardIndex};
+use protocol::{ObjectId, PgId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -79,6 +79,8 @@ pub struct PgState {
     pub sessions: Vec<(SessionId, Seq, Option<Seq>)>,
     /// Objects that absent shards miss.
     pub dirty: Vec<(ShardIndex, Vec<ObjectId>)>,
+    /// Absent shards that may miss any object beside these.
+    pub cut_short: ShardSet,
     /// Objects whose rebuilding was begun and has not ended.
     pub begun: Vec<ObjectId>,
 }
@@ -91,6 +93,8 @@ pub(super) struct Log {
     pub objects: HashMap<ObjectId, ObjectLog>,
     pub sessions: BTreeMap<SessionId, Session>,
     pub dirty: BTreeMap<ShardIndex, BTreeSet<ObjectId>>,
+    /// Absent shards whose dirty list was cut short. Rule: DirtyCut.
+    pub cut_short: ShardSet,
     pub begun: BTreeSet<ObjectId>,
     pub rules: Rules,
 }
@@ -120,12 +124,13 @@ impl Log {
             }
             Delta::Whole => self.whole = true,
             Delta::Begun(objects) => self.begun.extend(objects),
-            Delta::Done(objects) => self.begun.retain(|o| !objects.contains(o)),
+            Delta::Done(objects) => objects.iter().for_each(|object| _ = self.begun.remove(object)),
             Delta::Clean(shard, objects) => {
                 if let Some(dirty) = self.dirty.get_mut(shard) {
-                    dirty.retain(|o| !objects.contains(o));
+                    objects.iter().for_each(|object| _ = dirty.remove(object));
                 }
             }
+            Delta::Noted(shard) => self.cut_short = self.cut_short.without(*shard),
             Delta::Rebuilt(object, marks) => self.take_rebuilt(*object, marks),
             Delta::CutFrom(lsn) => {
                 // Bytes that rotted were durable: others may count on what is dropped, and not know that it is missing here.
@@ -226,6 +231,7 @@ impl Log {
             whole: self.whole,
             sessions: self.sessions.iter().map(|(id, s)| (*id, s.base, s.closed)).collect(),
             dirty: dirty.map(|(shard, objects)| (*shard, objects.iter().copied().collect())).collect(),
+            cut_short: self.cut_short,
             begun: self.begun.iter().copied().collect(),
         }
     }
@@ -241,6 +247,7 @@ impl Log {
             (session.base, session.closed) = (base, closed);
         }
         self.dirty = state.dirty.into_iter().map(|(s, objects)| (s, objects.into_iter().collect())).collect();
+        self.cut_short = state.cut_short;
         self.begun = state.begun.into_iter().collect();
     }
 }

@@ -112,20 +112,73 @@ impl PgShard {
         if joins && (self.has_undecided() || !clear()) {
             return Ok(RecoveryReply::NotYet);
         }
+        // Rule: DirtyCut
+        let everything = self.log.cut_short.contains(from) && self.has(Rule::DirtyCut);
+        let listed = match self.pages.remove(&from).filter(|_| after.is_some()) {
+            Some(listed) => listed,
+            None => self.missed_by(store, from, blank || everything, after.is_none())?,
+        };
+        let begin = listed.partition_point(|object| after.is_some_and(|after| *object <= after));
+        let page: Vec<ObjectId> = listed[begin..].iter().copied().take(LIST_PAGE_OBJECTS).collect();
+        let more = begin + page.len() < listed.len();
+        if more {
+            self.pages.insert(from, listed);
+        }
+        let marks = self.log.sessions.iter().map(|(id, s)| Self::mark_of(*id, s, Seq::default())).collect();
+        if !more && !self.has(Rule::DirtyNoted) {
+            self.forget_cut(store, from)?;
+        }
+        Ok(RecoveryReply::Listed { objects: page, bytes: Vec::new(), marks, more, everything })
+    }
+
+    /// What shard `of` may have missed, ascending; `everything`: all that is here. `first`: a list begins.
+    fn missed_by(
+        &mut self,
+        store: &mut impl ShardStore,
+        of: ShardIndex,
+        everything: bool,
+        first: bool,
+    ) -> Result<Vec<ObjectId>, StoreError> {
+        if self.log.cut_short.contains(of) && first && !self.listing.contains(of) {
+            // what is trimmed from now on may not be on these pages
+            self.log.dirty.remove(&of);
+            self.listing = self.listing.with(of);
+        }
         // Rule: DirtyUntrimmed
         let all = self.has(Rule::DirtyUntrimmed);
         let untrimmed = self.log.objects.iter().filter(|(_, log)| all && log.untrimmed > 0).map(|(object, _)| *object);
         let mut objects: BTreeSet<ObjectId> = untrimmed.collect();
-        objects.extend(self.log.dirty.get(&from).into_iter().flatten());
-        if blank {
+        objects.extend(self.log.dirty.get(&of).into_iter().flatten());
+        if everything {
             objects.extend(store.objects(self.pg())?);
         }
-        let mut page: Vec<ObjectId> =
-            objects.into_iter().filter(|o| after.is_none_or(|a| *o > a)).take(LIST_PAGE_OBJECTS + 1).collect();
-        let more = page.len() > LIST_PAGE_OBJECTS;
-        page.truncate(LIST_PAGE_OBJECTS);
-        let marks = self.log.sessions.iter().map(|(id, s)| Self::mark_of(*id, s, Seq::default())).collect();
-        Ok(RecoveryReply::Listed { objects: page, bytes: Vec::new(), marks, more })
+        Ok(objects.into_iter().collect())
+    }
+
+    /// Shard `from` has noted what it was listed, durably. Rule: DirtyNoted.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn noted(
+        &mut self,
+        store: &mut impl ShardStore,
+        epoch: Epoch,
+        from: ShardIndex,
+    ) -> Result<RecoveryReply, StoreError> {
+        if let Err(status) = self.check_member(epoch) {
+            return Ok(RecoveryReply::Refused(status));
+        }
+        self.forget_cut(store, from)?;
+        Ok(RecoveryReply::Cleared { objects: Vec::new() })
+    }
+
+    /// From now on the shard misses what its dirty list says, unless that was cut short again since it was given a list.
+    fn forget_cut(&mut self, store: &mut impl ShardStore, of: ShardIndex) -> Result<(), StoreError> {
+        if !self.listing.contains(of) {
+            return Ok(());
+        }
+        self.listing = self.listing.without(of);
+        self.note(store, Delta::Noted(of))
     }
 
     /// May the piece of an object be read from its fragment file now, and of which cut is it?
@@ -207,9 +260,9 @@ impl PgShard {
         Ok(RecoveryReply::Cleared { objects })
     }
 
-    /// How many objects shard `shard` misses, as far as this member knows.
-    pub fn missed_by(&self, shard: ShardIndex) -> usize {
-        self.log.dirty.get(&shard).map_or(0, BTreeSet::len)
+    /// Is it not known any more which objects shard `shard` misses?
+    pub fn is_cut_short(&self, shard: ShardIndex) -> bool {
+        self.log.cut_short.contains(shard)
     }
 
     // ---- resolution of a dead session

@@ -28,7 +28,7 @@ use super::view::{SessionStanding, ShardView};
 use bytes::Bytes;
 use log::{Log, Session};
 use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest};
-use protocol::{AttachId, ObjectId, PgId, Profile, Rule, Seq, SessionId, ShardIndex};
+use protocol::{AttachId, ObjectId, PgId, Profile, Rule, Seq, SessionId, ShardIndex, ShardSet};
 use returning::Return;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -101,11 +101,19 @@ pub struct PgShard {
     to_apply: Vec<ObjectId>,
     /// Objects whose pieces were given to an absent shard since they were last trimmed.
     given: BTreeMap<ShardIndex, BTreeSet<ObjectId>>,
+    /// Absent shards that were given a list of everything in this epoch: their dirty lists hold what was trimmed since.
+    listing: ShardSet,
+    /// What is listed to absent shards, from the first page to the last. Ascending.
+    pages: BTreeMap<ShardIndex, Vec<ObjectId>>,
     ret: Return,
     direct_bytes_min: u32,
+    dirty_objects_max: usize,
 }
 
 impl PgShard {
+    /// Objects in the dirty list of an absent shard, at most.
+    pub const DIRTY_OBJECTS_MAX: usize = 10_000;
+
     /// Writes of at least so many bytes into never-written space go straight to the fragment file: below, a second
     /// file to sync costs more than writing twice.
     pub const DIRECT_BYTES_MIN: u32 = 32 << 10;
@@ -127,8 +135,11 @@ impl PgShard {
             acks: Vec::new(),
             to_apply: Vec::new(),
             given: BTreeMap::new(),
+            listing: ShardSet::EMPTY,
+            pages: BTreeMap::new(),
             ret: Return::default(),
             direct_bytes_min: Self::DIRECT_BYTES_MIN,
+            dirty_objects_max: Self::DIRTY_OBJECTS_MAX,
         };
         if !shard.has(Rule::RestartSync) {
             shard.log.sessions.values_mut().for_each(|s| s.durable = s.tail());
@@ -141,6 +152,11 @@ impl PgShard {
     /// Sets the least size of a direct write, in bytes; see [`PgShard::DIRECT_BYTES_MIN`].
     pub fn set_direct_bytes_min(&mut self, bytes: u32) {
         self.direct_bytes_min = bytes;
+    }
+
+    /// Sets how many objects are remembered of what an absent shard misses; see [`PgShard::DIRTY_OBJECTS_MAX`].
+    pub fn set_dirty_objects_max(&mut self, objects: usize) {
+        self.dirty_objects_max = objects;
     }
 
     /// The PG.
@@ -182,6 +198,8 @@ impl PgShard {
         }
         let in_sync = self.view.pg.in_sync;
         self.log.dirty.retain(|shard, _| !in_sync.contains(*shard));
+        self.log.cut_short = self.log.cut_short.minus(in_sync);
+        (self.listing, self.pages) = (ShardSet::EMPTY, BTreeMap::new());
         self.given.retain(|shard, _| !in_sync.contains(*shard));
         self.learn_sessions();
     }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, SessionMark};
 use protocol::{ObjectId, Rule, Rules, Seq, SessionId, ShardIndex, ShardSet};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 /// For each session up to which record pieces hold; `None`: all that it ever wrote.
 pub type Cut = BTreeMap<SessionId, Option<Seq>>;
@@ -23,11 +24,16 @@ pub type Known = BTreeMap<SessionId, Seq>;
 pub(super) struct Return {
     /// Members that have told all.
     listed: ShardSet,
+    /// Those of them that do not know what was missed, and have listed everything.
+    everything: ShardSet,
     /// Greatest settled mark told, and least cut told.
     marks: BTreeMap<SessionId, Seq>,
     closed: BTreeMap<SessionId, Seq>,
     need: BTreeSet<ObjectId>,
     rebuilt: BTreeSet<ObjectId>,
+    /// Of those that are needed, the ones that are not rebuilt, and the last that was begun.
+    todo: BTreeSet<ObjectId>,
+    last: Option<ObjectId>,
     /// The list of what is to be rebuilt is durable here.
     complete: bool,
     /// Rebuilding has begun and not ended in memory; with the sessions that were over when it began.
@@ -141,9 +147,19 @@ impl PgShard {
         RecoveryBody::List { after, blank: !self.log.whole && self.has(Rule::BlankCheck), attached }
     }
 
-    /// A page of a member's answer. `more`: it is not the last one.
-    pub fn listed(&mut self, member: ShardIndex, objects: &[ObjectId], marks: &[SessionMark], more: bool) {
+    /// A page of a member's answer. `more`: it is not the last one. `everything`: it lists all objects that it has.
+    pub fn listed(
+        &mut self,
+        member: ShardIndex,
+        objects: &[ObjectId],
+        marks: &[SessionMark],
+        more: bool,
+        everything: bool,
+    ) {
         self.ret.need.extend(objects);
+        if everything {
+            self.ret.everything = self.ret.everything.with(member);
+        }
         for mark in marks {
             let settled = if mark.closed == Some(EVERYTHING) { Seq::default() } else { mark.settled };
             let known = self.ret.marks.entry(mark.session).or_default();
@@ -196,8 +212,10 @@ impl PgShard {
             self.log.drop_where(|r| starts[&r.session].is_none_or(|start| r.seq <= start));
         }
         self.ret.need.extend(self.log.begun.iter().copied());
-        if !self.log.whole && self.has(Rule::BlankCheck) {
+        // Rule: DirtyCut - what no member has any more goes here, too, be it in files or only in the journal.
+        if !self.log.whole && self.has(Rule::BlankCheck) || !self.ret.everything.is_empty() {
             self.ret.need.extend(store.objects(self.pg())?);
+            self.ret.need.extend(self.log.entries.values().map(|entry| entry.record.object));
         }
         let noted = self.has(Rule::JoinBegun);
         let is_new = |o: &&ObjectId| noted && !self.log.begun.contains(*o);
@@ -221,8 +239,15 @@ impl PgShard {
     pub fn list_is_durable(&mut self) {
         if self.unlisted().is_empty() {
             self.ret.complete = true;
+            self.ret.todo = self.ret.need.difference(&self.ret.rebuilt).copied().collect();
             self.queue_all();
         }
+    }
+
+    /// Members to tell so, once it is: their dirty lists were cut short. One that does not hear it lists everything again in
+    /// the next epoch. Rule: DirtyNoted.
+    pub fn to_tell_noted(&self) -> ShardSet {
+        if self.ret.complete { self.ret.everything } else { ShardSet::EMPTY }
     }
 
     /// May objects be rebuilt?
@@ -235,10 +260,13 @@ impl PgShard {
         self.ret.need.len() - self.ret.rebuilt.len()
     }
 
-    /// The next object to rebuild: first those of [`PgShard::next_wanted`].
+    /// The next object to rebuild: first those of [`PgShard::next_wanted`], then in turn.
     pub fn next_to_rebuild(&mut self) -> Option<ObjectId> {
         self.next_wanted().or_else(|| {
-            let next = self.ret.need.iter().copied().find(|o| self.may_rebuild(o))?;
+            let (after, first) = (self.ret.last.map_or(Unbounded, Excluded), self.ret.last.map_or(Unbounded, Included));
+            let turn = self.ret.todo.range((after, Unbounded)).chain(self.ret.todo.range((Unbounded, first)));
+            let next = turn.copied().find(|o| self.may_rebuild(o))?;
+            self.ret.last = Some(next);
             self.begin_rebuild(next);
             Some(next)
         })
@@ -384,6 +412,7 @@ impl PgShard {
             log.last_applied.clear();
         }
         self.ret.rebuilt.insert(object);
+        self.ret.todo.remove(&object);
         self.ret.unreported.insert(object);
         self.queue(object);
         self.log.forget_idle(object);

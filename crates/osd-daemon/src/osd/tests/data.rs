@@ -33,6 +33,14 @@ pub(super) fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
     client.block_on(wrote).expect("written");
 }
 
+fn remove(client: &Client, file: FileRef) {
+    let removed = client.run_on(client.worker_of(file, 0), move |io| async move {
+        io.delete(file, FILE_BYTES as u64, false).await?;
+        io.sync(file).await
+    });
+    client.block_on(removed).expect("removed");
+}
+
 pub(super) fn read(client: &Client, file: FileRef) -> Bytes {
     client.block_on(client.run_on(0, move |io| async move { io.read(file, 0, FILE_BYTES).await })).expect("read")
 }
@@ -132,6 +140,57 @@ fn a_replaced_disk_is_filled_again() {
 
 fn rebuilt(cluster: &TestCluster, osd: usize) -> u64 {
     cluster.osd(osd).shared.report().rebuilt_bytes
+}
+
+/// The others remember a few objects of what it misses, and forget which when these are too many: what is on its disk is
+/// compared with theirs, and what was deleted meanwhile goes.
+#[test]
+fn an_osd_of_which_nobody_remembers_what_it_missed_is_compared() {
+    let mut cluster = TestCluster::forgetful(1);
+    let client = connect(&cluster);
+    let files: Vec<FileRef> = (0..2 * FILES).map(|number| file(&cluster, number)).collect();
+    let (old, new) = files.split_at(FILES as usize);
+    for (number, file) in (0..FILES).zip(old) {
+        write(&client, *file, bytes_of(number, 1), true);
+    }
+    wait_until("journals are empty", || (0..3).all(|osd| cluster.osd(osd).shared.report().journal_records == 0));
+    cluster.stop_osd(2);
+    for (number, file) in (FILES..).zip(new) {
+        write(&client, *file, bytes_of(number, 1), true);
+    }
+    // by now every list of what osd 2 misses is cut short, or will be; a third of the old ones change, a third go
+    let version = |number: u64| if number.is_multiple_of(3) { 2 } else { 1 };
+    let is_gone = |number: u64| number % 3 == 1;
+    for (number, file) in (0..FILES).zip(old) {
+        match version(number) {
+            2 => write(&client, *file, bytes_of(number, 2), true),
+            _ if is_gone(number) => remove(&client, *file),
+            _ => {}
+        }
+    }
+    wait_until("journals are empty", || (0..2).all(|osd| cluster.osd(osd).shared.report().journal_records == 0));
+    cluster.start_osd(2);
+    cluster.wait_clean();
+    let report = cluster.osd(2).shared.report();
+    // of 24 fragments 20 are left, of which 16 differ
+    let most = 18 * FILE_BYTES as u64 / 2;
+    assert!(
+        report.recovered_bytes > most,
+        "all are looked at, not those of the lists only: {}",
+        report.recovered_bytes
+    );
+    assert!(report.rebuilt_bytes < most, "what is there already is not moved: {}", report.rebuilt_bytes);
+    cluster.stop_osd(0);
+    cluster.wait_degraded();
+    for (number, file) in (0..).zip(&files) {
+        let expected = match number {
+            _ if number >= FILES => bytes_of(number, 1),
+            _ if is_gone(number) => vec![0; FILE_BYTES].into(),
+            _ => bytes_of(number, version(number)),
+        };
+        assert_eq!(read(&client, *file), expected, "file {number}");
+    }
+    client.close().expect("closed");
 }
 
 /// Does something to every fragment file of a data directory, and says to how many.
