@@ -23,12 +23,19 @@ pub(crate) const KIND_PONG: u16 = 0xff03;
 pub(crate) const KIND_BYE: u16 = 0xff04;
 /// Bytes gathered for the socket before more frames are taken from the session: several socket buffers.
 const TX_BYTES_MAX: usize = 512 << 10;
+/// Data segments from here up come with others of their size as a rule, which are not read ahead: what of one goes through the
+/// scratch buffer is copied twice more, and that costs more than another system call.
+const LARGE_BYTES: usize = 16 << 10;
+/// Read ahead where large segments come: the end of a frame, and header and front of the next.
+const AHEAD_BYTES: usize = 1 << 10;
 
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     codec: FrameCodec,
     rbuf: BytesMut,
     pub(crate) tx: TxQueue,
+    /// The last frame's data was large.
+    was_large: bool,
     /// The socket may have bytes.
     pub(crate) readable: bool,
     /// The read buffer may have whole frames.
@@ -51,6 +58,7 @@ impl Wire {
             codec,
             rbuf: rest,
             tx,
+            was_large: false,
             readable: true,
             backlog: true,
             writable: true,
@@ -61,7 +69,11 @@ impl Wire {
 
     /// The next whole frame among the bytes read so far.
     pub(crate) fn decode(&mut self) -> Result<Option<Frame>, CodecError> {
-        self.codec.decode(&mut self.rbuf)
+        let frame = self.codec.decode(&mut self.rbuf)?;
+        if let Some(frame) = &frame {
+            self.was_large = frame.message.data.len() >= LARGE_BYTES;
+        }
+        Ok(frame)
     }
 
     /// Has a frame begun that has not ended? To be asked when [`Wire::decode`] gave none.
@@ -75,7 +87,13 @@ impl Wire {
     /// # Errors
     /// What the socket says; `UnexpectedEof` if the peer has closed it.
     pub(crate) fn read(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
-        let (direct, asked, result) = match self.codec.data_wanted().filter(|_| self.rbuf.is_empty()) {
+        let wanted = self.codec.data_wanted().filter(|_| self.rbuf.is_empty());
+        let is_large = self.was_large || wanted.as_ref().is_some_and(|wanted| wanted.len() >= LARGE_BYTES);
+        // More than that of a frame without its data: it has a long front.
+        let is_short = self.rbuf.len() < AHEAD_BYTES;
+        let ahead = if is_large && is_short { scratch.len().min(AHEAD_BYTES) } else { scratch.len() };
+        let scratch = &mut scratch[..ahead];
+        let (direct, asked, result) = match wanted {
             Some(wanted) => {
                 let (direct, asked) = (wanted.len(), wanted.len() + scratch.len());
                 let mut slices = [IoSliceMut::new(wanted), IoSliceMut::new(scratch)];

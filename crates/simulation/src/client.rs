@@ -287,7 +287,7 @@ impl World {
                 if op == Op::Write { sector_bytes(piece[range.clone()].iter().copied()) } else { Default::default() };
             let length = if matches!(op, Op::Write | Op::Punch) { range.len() * SECTOR } else { 0 };
             let offset = if op == Op::Delete { 0 } else { (range.start * SECTOR) as u64 };
-            (i, Piece { offset, length: length as u32, data })
+            (i, Piece { offset, length: length as u32, data, data_crc: None })
         });
         let write = NewWrite { object: object(o), op, logical_end: end, pieces: pieces.collect() };
         if let Ok(got) = self.clients[s].machine.write(self.now, write) {

@@ -419,7 +419,7 @@ impl World {
         let node = &mut self.nodes[i];
         let head = match &msg {
             Msg::Send(Request::Attach(m)) => m.head,
-            Msg::Send(Request::Write(m, _)) => m.head,
+            Msg::Send(Request::Write(m, ..)) => m.head,
             Msg::Send(Request::Mark(m)) => m.head,
             Msg::Read(_, request) => request.head,
         };
@@ -433,7 +433,7 @@ impl World {
         };
         let taken = match msg {
             Msg::Send(Request::Attach(m)) => shard.attach(&mut node.disk, &m),
-            Msg::Send(Request::Write(m, data)) => shard.write(&mut node.disk, &m, data),
+            Msg::Send(Request::Write(m, data, _)) => shard.write(&mut node.disk, &m, data),
             Msg::Send(Request::Mark(m)) => Ok(shard.mark(&m)),
             Msg::Read(id, request) => return self.deliver_read(s, i, id, &request),
         };

@@ -55,9 +55,9 @@ impl OsdLink {
         self.up.set(up);
     }
 
-    /// Sends a one-way message.
-    pub fn send<T: IntoBytes + Immutable>(&self, kind: Kind, front: &T, data: Bytes) {
-        self.connection.send(message(kind, front, data));
+    /// Sends a one-way message; `data_crc`: its data's CRC32C, if that is known.
+    pub fn send<T: IntoBytes + Immutable>(&self, kind: Kind, front: &T, data: Bytes, data_crc: Option<u32>) {
+        self.connection.send(Message { data_crc, ..message(kind, front, data) });
     }
 
     /// Sends a request.

@@ -200,9 +200,9 @@ impl PgIo {
     fn send(&self, shard: ShardIndex, request: Request) {
         let Some(link) = self.link(shard) else { return };
         match request {
-            Request::Attach(front) => link.send(Kind::Attach, &front, Bytes::new()),
-            Request::Write(front, data) => link.send(Kind::Write, &front, data),
-            Request::Mark(front) => link.send(Kind::Mark, &front, Bytes::new()),
+            Request::Attach(front) => link.send(Kind::Attach, &front, Bytes::new(), None),
+            Request::Write(front, data, data_crc) => link.send(Kind::Write, &front, data, data_crc),
+            Request::Mark(front) => link.send(Kind::Mark, &front, Bytes::new(), None),
         }
     }
 

@@ -19,6 +19,9 @@ const APPLY_OBJECTS: usize = 8;
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
+/// A disk that still takes so many times what a journal may hold has space for trimmed segments: what they take, half a journal
+/// at most, is then no share of it that anybody would miss.
+const ROOMY_JOURNALS: u64 = 16;
 /// How often the disk is asked for its space.
 const FREE_INTERVAL: Duration = Duration::from_secs(1);
 /// With less than this left it is asked more often: what was taken since counts as more than it may take.
@@ -346,6 +349,9 @@ impl<O: Outlet> Core<O> {
         if let Err(error) = space.look_up(unplaced, ask) {
             tracing::warn!(%error, "the free space cannot be looked up");
         }
+        let roomy = ROOMY_JOURNALS * self.shared.config.journal.journal_bytes_max;
+        let is_roomy = state.store.space.free(self.shared.ratios.get()) >= roomy;
+        state.store.journal.keep_segments(is_roomy);
     }
 
     /// Applies everything that may be applied, letting others have their turn in between.

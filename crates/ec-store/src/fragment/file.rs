@@ -6,11 +6,12 @@
 
 use super::header::{HEADER_BYTES, Header};
 use super::table::{Table, TableMemory};
-use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify};
+use super::{
+    Crcs, FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify,
+};
 use crate::medium::{self, Dir, Extent, MediumFile};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::ids::{ClusterId, Profile};
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -18,8 +19,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Checksums of a read that fit on the stack: 32 KiB of a fragment.
-type Crcs = SmallVec<[u32; 64]>;
 /// Table entry of a sector of which nothing is known: not that of a hole, and of a sector of zeros neither.
 const UNKNOWN_CRC: u32 = u32::MAX;
 

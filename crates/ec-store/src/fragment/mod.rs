@@ -28,21 +28,28 @@
 //! * After a failed `fdatasync` the file refuses every further sync ([`FragmentError::SyncFailed`]): the kernel may have
 //!   dropped the pages, and a second sync that succeeds would mean nothing.
 
+#[expect(unsafe_code, reason = "CRC instructions")]
+mod crc;
 mod file;
 mod header;
 mod spare;
 mod store;
 mod table;
 
+pub use crc::{sector_crc, sector_crcs};
 pub use file::{FragmentFile, sync_all};
 pub use store::{FragmentConfig, FragmentStore};
 
 use crate::disk;
 use protocol::ids::{ClusterId, Epoch, ObjectId, PgId, Profile, Seq, SessionId, ShardIndex};
+use smallvec::SmallVec;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+
+/// Checksums of a read that fit on the stack: 32 KiB of a fragment.
+type Crcs = SmallVec<[u32; 64]>;
 
 /// The unit of checksums, in bytes.
 pub const SECTOR_BYTES: u64 = Profile::SECTOR_BYTES as u64;
@@ -225,17 +232,6 @@ impl FragmentError {
     }
 }
 
-/// The checksum of one sector as the table stores it: its CRC32C, or 1 where that is 0, which means "never written".
-pub fn sector_crc(sector: &[u8]) -> u32 {
-    crc32c::crc32c(sector).max(1)
-}
-
-/// Appends the checksum of every sector of `bytes`, whole sectors, to `crcs`.
-pub fn sector_crcs(bytes: &[u8], crcs: &mut impl Extend<u32>) {
-    debug_assert!((bytes.len() as u64).is_multiple_of(SECTOR_BYTES));
-    crcs.extend(bytes.chunks_exact(SECTOR_BYTES as usize).map(sector_crc));
-}
-
 /// Compares bytes read from fragment offset `offset` with the checksums they should have; sectors with entry 0 are made
 /// zeros. For bytes of direct writes, whose checksums the journal holds.
 ///
@@ -243,11 +239,15 @@ pub fn sector_crcs(bytes: &[u8], crcs: &mut impl Extend<u32>) {
 /// [`FragmentError::Corrupt`] names every bad sector.
 pub fn verify(key: FragmentKey, offset: u64, bytes: &mut [u8], crcs: &[u32]) -> Result<(), FragmentError> {
     assert_eq!(bytes.len() as u64, crcs.len() as u64 * SECTOR_BYTES, "one checksum for each sector");
+    let mut found = Crcs::new();
+    sector_crcs(bytes, &mut found);
     let mut bad = Vec::new();
-    for (i, (sector, &crc)) in bytes.chunks_exact_mut(SECTOR_BYTES as usize).zip(crcs).enumerate() {
+    for (i, (sector, (&crc, found))) in
+        bytes.chunks_exact_mut(SECTOR_BYTES as usize).zip(crcs.iter().zip(found)).enumerate()
+    {
         if crc == 0 {
             sector.fill(0);
-        } else if sector_crc(sector) != crc {
+        } else if found != crc {
             bad.push(offset / SECTOR_BYTES + i as u64);
         }
     }

@@ -12,7 +12,8 @@
 //! | 24 | 8 | incarnation, drawn at random for each segment |
 //! | 32 | 8 | lsn of its first entry |
 //! | 40 | 8 | the journal was synced up to here when the segment was begun |
-//! | 48 | 12 | zero |
+//! | 48 | 4 | 1: the file was a segment before, and what lies behind the last entry are bytes of that; else 0 |
+//! | 52 | 8 | zero |
 //! | 60 | 4 | CRC32C of bytes 0..60 |
 //!
 //! Entry, followed by front, data, and zeros to the next multiple of 8:
@@ -60,7 +61,8 @@ struct RawSegment {
     incarnation: U64,
     first_lsn: U64,
     synced: U64,
-    reserved: [u8; 12],
+    reused: U32,
+    reserved: [u8; 8],
     crc: U32,
 }
 
@@ -88,6 +90,8 @@ pub(super) struct SegmentHeader {
     pub(super) incarnation: u64,
     pub(super) first_lsn: Lsn,
     pub(super) synced: Lsn,
+    /// What follows the last entry says nothing, unless it is of this incarnation.
+    pub(super) is_reused: bool,
 }
 
 /// What an entry header says.
@@ -129,7 +133,8 @@ impl SegmentHeader {
             incarnation: self.incarnation.into(),
             first_lsn: self.first_lsn.into(),
             synced: self.synced.into(),
-            reserved: [0; 12],
+            reused: u32::from(self.is_reused).into(),
+            reserved: [0; 8],
             crc: 0.into(),
         };
         raw.crc = crc32c::crc32c(&raw.as_bytes()[..SEGMENT_HEADER_BYTES as usize - 4]).into();
@@ -155,6 +160,7 @@ impl SegmentHeader {
             incarnation: raw.incarnation.get(),
             first_lsn: raw.first_lsn.get(),
             synced: raw.synced.get(),
+            is_reused: raw.reused.get() != 0,
         }))
     }
 }

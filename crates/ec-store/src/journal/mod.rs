@@ -18,6 +18,8 @@
 //! [`JournalError::NoSpace`] and leaves the journal usable. A failed sync poisons the journal: every later append,
 //! flush and sync fails with [`JournalError::Poisoned`] until it is opened again.
 //!
+//! **Trimmed segments** are written again (`kept`), as long as [`Journal::keep_segments`] lets them be kept.
+//!
 //! **Checkpoints.** Trimming removes whole segments, so what the owner must remember for ever has to be repeated: when
 //! [`Journal::needs_checkpoint`] says so (a segment was begun), it calls [`Journal::append_checkpoint`].
 //!
@@ -27,6 +29,7 @@
 //! See the module `format` for the bytes on disk.
 
 mod format;
+mod kept;
 mod recover;
 mod spare;
 mod sync;
@@ -38,6 +41,7 @@ use crate::disk;
 use crate::medium::{self, Dir, MediumFile};
 use bytes::Bytes;
 use format::{ENTRY_ALIGN, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader, entry_bytes};
+use kept::Kept;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -171,6 +175,8 @@ pub struct Journal {
     next_lsn: Lsn,
     synced: Lsn,
     batch: Batch,
+    kept: Kept,
+    keeps_segments: bool,
     needs_checkpoint: bool,
     is_poisoned: Arc<AtomicBool>,
 }
@@ -219,9 +225,12 @@ impl Journal {
             next_lsn,
             synced: next_lsn - 1,
             batch: Batch::default(),
+            kept: Kept::default(),
+            keeps_segments: true,
             needs_checkpoint: false,
             is_poisoned: Arc::default(),
         };
+        kept::remove_all(&journal.dir).map_err(|error| JournalError::io(journal.dir.path(), error))?;
         journal.begin_segment(next_number, true)?;
         journal.refill_spare();
         Ok((journal, recovered))
@@ -338,7 +347,7 @@ impl Journal {
         SyncHandle {
             files: unsynced.clone().map(|segment| segment.file.clone()).collect(),
             dir: self.dir.clone(),
-            has_new_name: unsynced.clone().any(|segment| segment.is_new),
+            has_new_name: self.kept.has_new_name() || unsynced.clone().any(|segment| segment.is_new),
             upto,
             is_poisoned: self.is_poisoned.clone(),
         }
@@ -348,6 +357,7 @@ impl Journal {
     pub fn synced(&mut self, lsn: Lsn) {
         assert!(lsn <= self.flushed_lsn(), "synced {lsn}, flushed only {}", self.flushed_lsn());
         self.synced = self.synced.max(lsn);
+        self.kept.synced(lsn);
         // A segment with a synced entry has its name and header on the disk.
         let mut first_lsn = 0;
         for segment in &mut self.segments {
@@ -382,21 +392,44 @@ impl Journal {
         self.segments.iter().map(|segment| segment.bytes - SEGMENT_HEADER_BYTES).sum()
     }
 
-    /// Deletes the segments before number `before`, oldest first, and returns how many. A segment stays while the entry
+    /// Lets go of the segments before number `before`, oldest first, and returns how many. A segment stays while the entry
     /// that follows it, as a rule the checkpoint of the next segment, is not synced; the newest always stays.
     ///
     /// # Errors
-    /// `Io`: the segments not yet deleted are still there.
+    /// `Io`: the others are still there.
     pub fn trim(&mut self, before: u64) -> Result<usize, JournalError> {
         let mut count = 0;
         while self.segments.len() > 1 && self.segments[0].number < before && self.segments[0].last_lsn < self.synced {
-            let path = format::segment_path(self.dir.path(), self.segments[0].number);
-            self.dir.medium().remove(&path).map_err(|error| JournalError::io(&path, error))?;
+            let may_keep = self.may_keep_oldest();
+            let Segment { number, file, .. } = &self.segments[0];
+            let path = format::segment_path(self.dir.path(), *number);
+            let result = if may_keep {
+                self.kept.put(&self.dir, (*number, &path), file.clone(), self.next_lsn - 1)
+            } else {
+                self.dir.medium().remove(&path)
+            };
+            result.map_err(|error| JournalError::io(&path, error))?;
             self.segments.pop_front();
             count += 1;
         }
         self.refill_spare();
         Ok(count)
+    }
+
+    fn may_keep_oldest(&mut self) -> bool {
+        let bytes = (self.segments.len() + self.kept.count()) as u64 * self.config.journal_segment_bytes;
+        let has_room = self.keeps_segments && self.kept.has_room() && bytes <= self.config.journal_bytes_max;
+        // A sync under way, or a reader, still counts on its bytes.
+        has_room && Arc::get_mut(&mut self.segments[0].file).is_some()
+    }
+
+    /// May trimmed segments be kept and written again? True after opening; the owner says no when the disk fills up, and what is
+    /// kept then gives its space back.
+    pub fn keep_segments(&mut self, keep: bool) {
+        self.keeps_segments = keep;
+        if !keep {
+            self.kept.clear(&self.dir);
+        }
     }
 
     /// What reads an entry again, on any thread; `None` if it was trimmed. The entry must be flushed.
@@ -482,20 +515,8 @@ impl Journal {
 
     fn begin_segment(&mut self, number: u64, may_use_spare: bool) -> Result<(), JournalError> {
         let path = format::segment_path(self.dir.path(), number);
-        let bytes = self.config.journal_segment_bytes;
-        let begin = || {
-            let incarnation = disk::random_u128()? as u64;
-            let file = match spare::allocate(&self.dir, &path, bytes) {
-                Err(error) if may_use_spare && disk::is_full(&error) => {
-                    spare::take(&self.dir, &path, bytes)?.ok_or(error)?
-                }
-                result => result?,
-            };
-            let header = SegmentHeader { number, incarnation, first_lsn: self.next_lsn, synced: self.synced };
-            medium::write_counted(&*file, 0, &header.encode()).map_err(|(_, error)| error)?;
-            Ok((file, incarnation))
-        };
-        let (file, incarnation) = begin().map_err(|error: io::Error| {
+        let begun = self.make_segment(number, &path, may_use_spare);
+        let (file, incarnation) = begun.map_err(|error: io::Error| {
             // Half a segment would count as torn; removing it gives its space back. Best effort: it is of no use.
             let _ = self.dir.medium().remove(&path);
             JournalError::io(&path, error)
@@ -510,6 +531,38 @@ impl Journal {
         });
         self.needs_checkpoint = true;
         Ok(())
+    }
+
+    /// The file of a new segment, with its header in it: one that is kept, a new one, or the spare one. Also its incarnation.
+    fn make_segment(
+        &mut self,
+        number: u64,
+        path: &Path,
+        may_use_spare: bool,
+    ) -> io::Result<(Arc<dyn MediumFile>, u64)> {
+        let bytes = self.config.journal_segment_bytes;
+        let incarnation = disk::random_u128()? as u64;
+        let header = |is_reused| {
+            let (first_lsn, synced) = (self.next_lsn, self.synced);
+            SegmentHeader { number, incarnation, first_lsn, synced, is_reused }.encode()
+        };
+        let (new, reused) = (header(false), header(true));
+        if let Some(file) = self.kept.take(&self.dir, path, bytes, &reused) {
+            return Ok((file, incarnation));
+        }
+        let mut allocated = spare::allocate(&self.dir, path, bytes);
+        if allocated.as_ref().is_err_and(disk::is_full) && self.kept.count() > 0 {
+            self.kept.clear(&self.dir);
+            allocated = spare::allocate(&self.dir, path, bytes);
+        }
+        let file = match allocated {
+            Err(error) if may_use_spare && disk::is_full(&error) => {
+                spare::take(&self.dir, path, bytes)?.ok_or(error)?
+            }
+            result => result?,
+        };
+        medium::write_counted(&*file, 0, &new).map_err(|(_, error)| error)?;
+        Ok((file, incarnation))
     }
 }
 

@@ -127,7 +127,7 @@ fn first_lsn(dir: &Dir, number: Option<&u64>) -> Result<Option<Lsn>, JournalErro
 }
 
 /// Takes the entries of a segment; returns the offset behind the last, the entry that should follow, and whether
-/// nothing but zeros does.
+/// nothing does: only zeros, or old bytes of a file that was used before.
 fn read_segment(good: &mut Good, number: u64, segment: SegmentHeader, bytes: &[u8]) -> (u64, Lsn, bool) {
     let mut lsn = segment.first_lsn;
     let mut offset = SEGMENT_HEADER_BYTES;
@@ -137,7 +137,9 @@ fn read_segment(good: &mut Good, number: u64, segment: SegmentHeader, bytes: &[u
         let Some((header, (front, data))) = header.and_then(|header| Some((header, header.payload(rest)?))) else {
             good.segments.push((number, segment, offset, lsn - 1));
             good.next_lsn = Some(lsn);
-            return (offset, lsn, rest.iter().all(|&byte| byte == 0));
+            let is_clean =
+                rest.iter().all(|&byte| byte == 0) || segment.is_reused && !has_entry(rest, segment.incarnation);
+            return (offset, lsn, is_clean);
         };
         good.entries.push(RecoveredEntry {
             location: Location { segment: number, offset, bytes: header.bytes(), lsn },
@@ -148,6 +150,12 @@ fn read_segment(good: &mut Good, number: u64, segment: SegmentHeader, bytes: &[u
         lsn += 1;
         offset += header.bytes();
     }
+}
+
+/// Is there a header of an entry of this incarnation?
+fn has_entry(bytes: &[u8], incarnation: u64) -> bool {
+    let mut places = (0..bytes.len()).step_by(ENTRY_ALIGN as usize);
+    places.any(|at| EntryHeader::decode(&bytes[at..], incarnation).is_some())
 }
 
 /// Looks behind the place where entry `lsn` is missing for a header that says how far the journal was synced.

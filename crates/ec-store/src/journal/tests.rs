@@ -397,3 +397,153 @@ proptest! {
         }
     }
 }
+
+/// Entries that take a segment or more, synced, and everything before them trimmed.
+fn fill_and_trim(journal: &mut Journal) {
+    for _ in 0..4 {
+        append(journal, 8, 1500);
+    }
+    journal.sync().unwrap();
+    assert!(journal.trim(journal.current_segment()).unwrap() > 0);
+}
+
+fn inode_of(journal: &Journal, dir: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir.join(segment_of(journal, dir))).unwrap())
+}
+
+fn kept_in(dir: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
+    let all = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let kept = all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(".kept."));
+    kept.map(|path| (path.file_name().unwrap().to_os_string(), fs::read(&path).unwrap())).collect()
+}
+
+/// Begins segments until one is a file that was a segment before.
+fn until_reused(journal: &mut Journal) {
+    while !SegmentHeader::decode(&medium::read_all(&*journal.newest().file).unwrap(), Path::new(""))
+        .unwrap()
+        .unwrap()
+        .is_reused
+    {
+        fill_and_trim(journal);
+    }
+}
+
+#[test]
+fn a_trimmed_segment_is_written_over_once_its_new_name_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    let first = inode_of(&journal, dir.path());
+    fill_and_trim(&mut journal);
+    let kept = kept_in(dir.path());
+    assert!(!kept.is_empty());
+    // A loss of power now may bring the old name back: the bytes under it must be the old ones.
+    let unsynced = journal.sync_handle();
+    assert!(unsynced.has_new_name, "the next sync is to make the new name durable");
+    for _ in 0..4 {
+        append(&mut journal, 8, 1500);
+    }
+    journal.flush().unwrap();
+    assert_eq!(kept_in(dir.path()), kept);
+    // A sync that was begun before says nothing of the name.
+    journal.synced(unsynced.run().unwrap());
+    append(&mut journal, 8, 3000);
+    journal.flush().unwrap();
+    assert_eq!(kept_in(dir.path()), kept);
+    journal.sync().unwrap();
+    append(&mut journal, 8, 3000);
+    assert_eq!(inode_of(&journal, dir.path()), first, "the same file once more");
+    journal.flush().unwrap();
+    let last = journal.last_lsn();
+    drop(journal);
+    let (_, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(lsns(&recovered).last(), Some(&last));
+    assert_eq!(recovered.torn, None, "old bytes behind the last entry are no torn tail");
+    assert_eq!(kept_in(dir.path()), []);
+}
+
+#[test]
+fn a_segment_that_is_still_read_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    let at = append(&mut journal, 8, 100);
+    journal.sync().unwrap();
+    let reader = journal.reader(at).unwrap();
+    for _ in 0..5 {
+        fill_and_trim(&mut journal);
+    }
+    assert_eq!(reader.read().unwrap().2, pattern(1, 100));
+}
+
+#[test]
+fn no_more_segments_are_kept_than_the_limit_and_none_on_a_disk_that_fills_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    for _ in 0..40 {
+        append(&mut journal, 8, 3000);
+    }
+    journal.sync().unwrap();
+    assert!(journal.trim(u64::MAX).unwrap() > 10);
+    assert_eq!(kept_in(dir.path()).len(), 4);
+    journal.keep_segments(false);
+    assert_eq!(kept_in(dir.path()), []);
+    fill_and_trim(&mut journal);
+    assert_eq!(kept_in(dir.path()), []);
+    // Nor beyond what the journal may take.
+    let small = JournalConfig { journal_bytes_max: 3 * SEGMENT, ..config() };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), small).unwrap();
+    fill_and_trim(&mut journal);
+    fill_and_trim(&mut journal);
+    assert!(kept_in(dir.path()).len() + journal.segments().count() <= 3);
+}
+
+#[test]
+fn loss_and_damage_are_told_apart_in_a_segment_that_was_one_before() {
+    for is_synced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+        until_reused(&mut journal);
+        journal.sync().unwrap();
+        let before = journal.last_lsn();
+        let lost = append(&mut journal, 8, 100);
+        if is_synced {
+            journal.sync().unwrap();
+        }
+        append(&mut journal, 8, 100);
+        journal.flush().unwrap();
+        assert_eq!(lost.segment, journal.current_segment());
+        // Old bytes, as if the page had never been written.
+        medium::write_counted(&*journal.newest().file, lost.offset, &vec![0x5a; lost.bytes as usize]).unwrap();
+        drop(journal);
+        match Journal::open(dir.path(), config()) {
+            Ok((_, recovered)) => {
+                assert!(!is_synced);
+                assert_eq!(lsns(&recovered).last(), Some(&before));
+                assert_eq!(recovered.torn.map(|torn| torn.is_damage()), Some(false));
+            }
+            Err(JournalError::Damaged { lsn, .. }) => assert!(is_synced && lsn == lost.lsn),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_segment_whose_header_did_not_reach_the_disk_is_a_torn_tail() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(dir.path(), config()).unwrap();
+    while kept_in(dir.path()).is_empty() {
+        fill_and_trim(&mut journal);
+    }
+    journal.sync().unwrap();
+    append(&mut journal, 8, 100);
+    journal.sync().unwrap();
+    let (before, path) = (journal.last_lsn(), dir.path().join(&kept_in(dir.path())[0].0));
+    drop(journal);
+    // The old contents under the new name, which alone became durable.
+    let old = fs::read(path).unwrap();
+    let next = dir.path().join(format!("{:020}.log", 10_000));
+    fs::write(next, old).unwrap();
+    let (_, recovered) = Journal::open(dir.path(), config()).unwrap();
+    assert_eq!(lsns(&recovered).last(), Some(&before));
+    assert_eq!(recovered.torn.map(|torn| torn.is_damage()), Some(false));
+}

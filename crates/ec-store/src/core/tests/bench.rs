@@ -173,12 +173,16 @@ impl Bench {
 
     fn deliver(&mut self, i: usize, request: Request) {
         let Some(core) = &self.cores[i] else { return };
+        let mut crc = None;
         let (kind, front, data) = match request {
             Request::Attach(m) => (Kind::Attach, Bytes::copy_from_slice(m.as_bytes()), Bytes::new()),
-            Request::Write(m, data) => (Kind::Write, Bytes::copy_from_slice(m.as_bytes()), data),
+            Request::Write(m, data, data_crc) => {
+                crc = data_crc;
+                (Kind::Write, Bytes::copy_from_slice(m.as_bytes()), data)
+            }
             Request::Mark(m) => (Kind::Mark, Bytes::copy_from_slice(m.as_bytes()), Bytes::new()),
         };
-        let message = Message::new(TrafficClass::Client, kind.to_u16(), front, data);
+        let message = Message { data_crc: crc, ..Message::new(TrafficClass::Client, kind.to_u16(), front, data) };
         core.handle(&self.outlets[i], message).expect("well formed");
     }
 
@@ -218,7 +222,8 @@ impl Bench {
         };
         let length = if matches!(op, Op::Write | Op::Punch) { range.len() as u32 } else { 0 };
         let offset = if op == Op::Delete { 0 } else { range.start as u64 };
-        let pieces: WritePieces = (0..3).map(|i| (si(i), Piece { offset, length, data: bytes(i) })).collect();
+        let pieces: WritePieces =
+            (0..3).map(|i| (si(i), Piece { offset, length, data: bytes(i), data_crc: None })).collect();
         let logical_end = if op == Op::Delete { 0 } else { 2 * range.end as u64 };
         let write = NewWrite { object, op, logical_end, pieces };
         self.session.write(Instant::now(), write).expect("taken");

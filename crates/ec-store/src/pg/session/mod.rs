@@ -61,8 +61,8 @@ impl Default for SessionSettings {
 pub enum Request {
     /// [`protocol::Kind::Attach`]
     Attach(AttachRequest),
-    /// [`protocol::Kind::Write`] with its data segment.
-    Write(WriteRequest, Bytes),
+    /// [`protocol::Kind::Write`] with its data segment, and that one's CRC32C if it is known.
+    Write(WriteRequest, Bytes, Option<u32>),
     /// [`protocol::Kind::Mark`]
     Mark(MarkRequest),
 }
@@ -464,13 +464,13 @@ impl PgSession {
 
     fn send_record(&mut self, now: Instant, shard: ShardIndex, seq: Seq) {
         let head = self.head(shard);
-        let Some((request, data)) = self.records.get(seq).and_then(|kept| kept.message(seq, shard, head)) else {
+        let Some(request) = self.records.get(seq).and_then(|kept| kept.message(seq, shard, head)) else {
             return;
         };
         let link = self.link_mut(shard);
         link.sent = link.sent.max(seq);
         link.expect(now);
-        self.send(shard, Request::Write(request, data));
+        self.send(shard, request);
     }
 
     fn send_mark(&mut self, shard: ShardIndex, flags: u16) {
@@ -499,9 +499,9 @@ impl PgSession {
     /// Sends whatever the attached shard lacks, which holds everything up to `tail`.
     fn resend(&mut self, now: Instant, shard: ShardIndex, tail: Seq) {
         let last_on = self.records.last_on(shard);
-        let complete = self.records.after(Seq::default(), shard).next().map_or(last_on, |(seq, kept)| {
+        let complete = self.records.after(Seq::default(), shard).next().map_or(last_on, |(_, kept)| {
             // the record before the first one kept is stable: an in-sync shard has it
-            kept.message(seq, shard, self.head(shard)).map_or(Seq::default(), |(m, _)| Seq::new(m.pred.get()))
+            kept.pred(shard).unwrap_or_default()
         });
         if tail < complete && self.view.in_sync.contains(shard) {
             self.actions.push_back(Action::ShardLost(shard));

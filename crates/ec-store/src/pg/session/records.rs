@@ -1,5 +1,6 @@
 //! The writes that a session keeps until they are stable, numbered without gaps.
 
+use super::Request;
 use bytes::Bytes;
 use protocol::shard::{Op, ShardHead, WriteRequest};
 use protocol::{ObjectId, Seq, ShardIndex, ShardSet};
@@ -15,6 +16,8 @@ pub struct Piece {
     pub length: u32,
     /// The bytes; empty unless [`Op::Write`].
     pub data: Bytes,
+    /// CRC32C of `data`, if it is known; else each sending computes it.
+    pub data_crc: Option<u32>,
 }
 
 /// The pieces of a write, one for each shard that it touches; three fit without an allocation.
@@ -43,9 +46,18 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    fn position(&self, shard: ShardIndex) -> Option<usize> {
+        self.write.pieces.iter().position(|(s, _)| *s == shard)
+    }
+
+    /// The record before it on `shard`, if the write touches it.
+    pub fn pred(&self, shard: ShardIndex) -> Option<Seq> {
+        self.position(shard).map(|at| self.preds[at])
+    }
+
     /// The message for `shard`, if the write touches it.
-    pub fn message(&self, seq: Seq, shard: ShardIndex, head: ShardHead) -> Option<(WriteRequest, Bytes)> {
-        let at = self.write.pieces.iter().position(|(s, _)| *s == shard)?;
+    pub fn message(&self, seq: Seq, shard: ShardIndex, head: ShardHead) -> Option<Request> {
+        let at = self.position(shard)?;
         let piece = &self.write.pieces[at].1;
         let request = WriteRequest {
             head,
@@ -59,7 +71,7 @@ impl Kept {
             length: piece.length.into(),
             logical_end: self.write.logical_end.into(),
         };
-        Some((request, piece.data.clone()))
+        Some(Request::Write(request, piece.data.clone(), piece.data_crc))
     }
 
     fn bytes(&self) -> usize {

@@ -18,7 +18,7 @@ fn view(epoch: u64) -> PgView {
 }
 
 fn write(shards: &[u8]) -> NewWrite {
-    let piece = Piece { offset: 0, length: 512, data: Bytes::from(vec![1; 512]) };
+    let piece = Piece { offset: 0, length: 512, data: Bytes::from(vec![1; 512]), data_crc: None };
     let mut pieces: WritePieces = smallvec![];
     shards.iter().for_each(|&s| pieces.push((ShardIndex::new(s), piece.clone())));
     NewWrite { object: ObjectId { gfid: Gfid::of_inode(9), index: 0 }, op: Op::Write, logical_end: 1024, pieces }
@@ -65,7 +65,7 @@ impl Bench {
 
     fn sent_writes(&mut self) -> Vec<(u8, u64, u64)> {
         let of = |a| match a {
-            Action::Send { shard, request: Request::Write(w, _) } => Some((shard.get(), w.seq.get(), w.pred.get())),
+            Action::Send { shard, request: Request::Write(w, ..) } => Some((shard.get(), w.seq.get(), w.pred.get())),
             _ => None,
         };
         self.actions().into_iter().filter_map(of).collect()
