@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::chart::{Figure, Panel, Plot};
+use plot::{Figure, Panel, Plot};
 use crate::daemon::{BLOCK_BYTES, CLIENTS, Daemon, IN_FLIGHT};
 use crate::error::BenchError;
 use crate::figures::look;

@@ -1,6 +1,6 @@
 //! The paper's figures, drawn from samples, side by side for all mappings.
 
-use crate::chart::{Figure, Panel, Plot, Style, style};
+use plot::{Figure, Panel, Plot, Style, style};
 use crate::machine::size_name;
 use crate::runner::Sample;
 use crate::stats::ratio;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use placement::threads::{LcamRule, Mapping, PlacementConfig};
 
-use crate::chart::{Figure, Panel, Plot};
+use plot::{Figure, Panel, Plot};
 use crate::error::BenchError;
 use crate::figures::{Drawn, look};
 use crate::machine::size_name;

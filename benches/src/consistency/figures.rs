@@ -4,7 +4,7 @@ use super::plan::{BLOCKS, CLIENTS, Cell, Consistency, Files, PATTERNS};
 use super::results::{Of, Results};
 use super::run::Sample;
 use super::targets::figure_cell;
-use crate::chart::{Figure, Panel, Plot, Style, style};
+use plot::{Figure, Panel, Plot, Style, style};
 use crate::figures::Drawn;
 use crate::machine::size_name;
 use crate::scenario::Pattern;
