@@ -179,7 +179,7 @@ impl Loads<'_> {
         metrics.extend(meter.stop(operations)?);
         drop(disturbed);
         let Some(before) = before else { return Ok(metrics.into()) };
-        let locks = locks::between(&before, &system.locks()?.unwrap_or_default());
+        let locks = locks::between(&before, &system.locks()?.unwrap_or_default(), operations);
         Ok(Measured { operations, locks, ..metrics.into() })
     }
 }

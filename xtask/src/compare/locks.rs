@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Locks nobody waited for that are kept, those most taken: that they were not waited for is a finding.
-const IDLE_MAX: usize = 4;
+/// Locks nobody waited for are kept if they were taken at least once in so many operations: that nobody waited is a finding.
+const IDLE_EVERY: f64 = 10.0;
 /// Rows of a table for each setting.
-const ROWS_MAX: usize = 6;
+const ROWS_MAX: usize = 12;
 
 /// How the locks of one name were used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,8 +75,9 @@ pub fn parse(json: &str) -> Outcome<Vec<LockUse>> {
     Ok(sums.into_values().collect())
 }
 
-/// What happened between two readings: all that was waited for, and of the others those most taken.
-pub fn between(before: &[LockUse], after: &[LockUse]) -> Vec<LockUse> {
+/// What happened between two readings, in so many operations: all locks that were found taken, and of the others those that
+/// were taken often.
+pub fn between(before: &[LockUse], after: &[LockUse], operations: f64) -> Vec<LockUse> {
     let since = |now: &LockUse| {
         let same = |then: &&LockUse| then.place == now.place && then.lock == now.lock;
         let then = before.iter().find(same).cloned().unwrap_or_default();
@@ -87,11 +88,9 @@ pub fn between(before: &[LockUse], after: &[LockUse]) -> Vec<LockUse> {
             ..now.clone()
         }
     };
-    let all = after.iter().map(since).filter(|lock| lock.taken > 0);
-    let (mut waited, mut idle): (Vec<_>, Vec<_>) = all.partition(|lock| lock.found_taken > 0);
-    idle.sort_by_key(|lock| std::cmp::Reverse(lock.taken));
-    waited.extend(idle.into_iter().take(IDLE_MAX));
-    in_order(waited)
+    let counts =
+        |lock: &LockUse| lock.found_taken > 0 || lock.taken > 0 && lock.taken as f64 * IDLE_EVERY >= operations;
+    in_order(after.iter().map(since).filter(counts).collect())
 }
 
 /// What was waited for longest comes first.
@@ -156,11 +155,10 @@ mod tests {
         let before = [lock("mount", "a", 10, 1, 100)];
         let mut after =
             vec![lock("mount", "a", 30, 3, 400), lock("osds", "b", 5, 1, 900), lock("osds", "idle", 0, 0, 0)];
-        after.extend((1..10).map(|n| lock("mds", &format!("free {n}"), n, 0, 0)));
-        let between = between(&before, &after);
+        after.extend([lock("mds", "often", 10, 0, 0), lock("mds", "seldom", 9, 0, 0)]);
+        let between = between(&before, &after, 100.0);
         assert_eq!(between[..2], [lock("osds", "b", 5, 1, 900), lock("mount", "a", 20, 2, 300)]);
-        assert_eq!(between.len(), 2 + IDLE_MAX);
-        assert_eq!(between[2].lock, "free 9");
+        assert_eq!(between[2..], [lock("mds", "often", 10, 0, 0)]);
     }
 
     #[test]

@@ -190,7 +190,7 @@ fn lock_table(out: &mut String, plan: &Plan, cell: &Cell, samples: &Samples) {
     let title = cell.title();
     let _ = writeln!(
         out,
-        "\nLocks during `{title}`, all runs together, those waited for longest (daemons of one kind are one row):\n"
+        "\nLocks during `{title}`, all runs together, those waited for longest first (all OSDs are one row):\n"
     );
     locks::head(out);
     for name in plan.variants.iter().map(Variant::name) {
@@ -208,7 +208,7 @@ fn shown(value: Option<f64>) -> String {
 }
 
 const NOT_SHOWN: &str = "
-`raw.jsonl`: one line per run of a cell, with its locks: all that were found taken, and of the others those most taken. `summary.json`:
+`raw.jsonl`: one line per run of a cell, with its locks: all that were found taken, and those taken at least once in ten operations. `summary.json`:
 one row per cell, metric and value, with the defaults as `trefoil`. A cell with `@N` was measured with N requests in flight.
 
 ## What this does not show
