@@ -176,7 +176,7 @@ mod tests {
             let (open, gates): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
             let done: Vec<_> = gates.into_iter().map(|gate| pool.run(move || gate.recv_blocking())).collect();
             assert_eq!(pool.threads(), jobs.min(3), "{jobs} jobs that wait");
-            open.into_iter().for_each(|gate| drop(gate.send(())));
+            open.into_iter().for_each(|gate| assert_eq!(gate.send(()), Ok(())));
             done.into_iter().for_each(|job| assert_eq!(job.recv_blocking(), Ok(Ok(()))));
             while pool.threads() > 0 {
                 std::thread::yield_now();
