@@ -13,13 +13,13 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::chart::{Figure, Panel, Plot};
 use crate::daemon::{BLOCK_BYTES, CLIENTS, Daemon, IN_FLIGHT};
 use crate::error::BenchError;
 use crate::figures::look;
 use crate::machine::{self, Machine};
 use crate::report::{self, RowOf};
 use crate::stats::median;
+use plot::{Figure, Panel, Plot};
 
 /// Workers of the OSD: as many as there are cores.
 const MAPPINGS: [&str; 4] = ["round-robin", "lcam", "handoff", "core-affine"];

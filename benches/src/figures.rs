@@ -1,11 +1,11 @@
 //! The paper's figures, drawn from samples, side by side for all mappings.
 
-use crate::chart::{Figure, Panel, Plot, Style, style};
 use crate::machine::size_name;
 use crate::runner::Sample;
 use crate::stats::ratio;
 use crate::table::Samples;
 use crate::targets::{HEADLINE, LOCKS};
+use plot::{Figure, Panel, Plot, Style, style};
 
 /// Order of the legend in every figure, so that a mapping has one colour.
 const ORDER: [&str; 7] =

@@ -7,7 +7,6 @@
 //!
 //! Start reading at `scenario` for what is measured, `runner` for how, `model` for what is computed instead.
 
-pub mod chart;
 pub mod consistency;
 pub mod contention;
 mod daemon;
@@ -24,7 +23,6 @@ mod runner;
 mod scenario;
 mod server;
 pub mod stats;
-mod svg;
 mod table;
 mod targets;
 mod telemetry;

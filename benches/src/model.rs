@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use placement::threads::{LcamRule, Mapping, PlacementConfig};
 
-use crate::chart::{Figure, Panel, Plot};
 use crate::error::BenchError;
 use crate::figures::{Drawn, look};
 use crate::machine::size_name;
@@ -17,6 +16,7 @@ use crate::scenario::{Cell, Mode, Scenario, Variant};
 use crate::stats::{ratio, spread};
 use crate::table::{Row, Samples};
 use crate::targets::HEADLINE;
+use plot::{Figure, Panel, Plot};
 use sim::{Outcome, Plan, simulate};
 
 /// Interval of placement in the curves: still many service times, and short enough for a curve to be computed in seconds.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use benches::chart::{Figure, Panel, Plot, style};
+use plot::{Figure, Panel, Plot, style};
 use benches::machine::{self, Machine};
 use benches::stats::median;
 use serde::Serialize;

@@ -4,10 +4,10 @@ use super::plan::{BLOCKS, CLIENTS, Cell, Consistency, Files, PATTERNS};
 use super::results::{Of, Results};
 use super::run::Sample;
 use super::targets::figure_cell;
-use crate::chart::{Figure, Panel, Plot, Style, style};
 use crate::figures::Drawn;
 use crate::machine::size_name;
 use crate::scenario::Pattern;
+use plot::{Figure, Panel, Plot, Style, style};
 
 const CPU_NOTE: &str = "Real CPU: three servers and all clients share the cores of one machine; 2+1, memory, loopback.";
 const BLOCKING_NOTE: &str =

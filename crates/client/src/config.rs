@@ -3,6 +3,7 @@
 //! Contract: plain values; [`ClientConfig::checked`] says what does not make sense. Names that Ceph has are Ceph's.
 
 use crate::error::ClientError;
+use messenger::HistoryMode;
 use messenger::buffer::PoolConfig;
 use std::fmt;
 use std::str::FromStr;
@@ -74,6 +75,8 @@ pub struct ClientConfig {
     pub client_unstable_bytes_max: usize,
     /// Count locks, operations and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
+    /// Which operations are remembered. Default off.
+    pub op_history: HistoryMode,
     /// Buffer pools, each with a lock of its own. Default 4; 1 is GlusterFS's old iobuf pool.
     pub buffer_pools: usize,
     /// Which shards answer reads.
@@ -96,6 +99,7 @@ impl ClientConfig {
             objecter_inflight_op_bytes: 100 << 20,
             client_unstable_bytes_max: 128 << 20,
             telemetry: true,
+            op_history: HistoryMode::Off,
             buffer_pools: PoolConfig::default().pools,
             read_policy: ReadPolicy::Systematic,
             hedge_delay: Duration::from_millis(500),

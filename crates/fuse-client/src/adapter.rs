@@ -19,7 +19,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
-use messenger::OperationTable;
+use messenger::History;
 use protocol::Gfid;
 use protocol::namespace::Attr;
 use std::ffi::OsStr;
@@ -61,6 +61,7 @@ pub struct Adapter {
     fs: FileSystem,
     options: AdapterOptions,
     times: RequestTimes,
+    history: History,
     /// The kernel allows mmap of files that bypass its cache.
     direct_mmap: bool,
 }
@@ -97,28 +98,54 @@ impl Shape {
 }
 
 impl Adapter {
-    /// For a file system that is started; `operations` lists how long requests take.
-    pub fn new(fs: FileSystem, options: AdapterOptions, operations: &OperationTable) -> Self {
-        Self { fs, options, times: RequestTimes::new(operations), direct_mmap: false }
+    /// For a file system that is started: its client lists how long requests take, and remembers them if it shall.
+    pub fn new(fs: FileSystem, options: AdapterOptions) -> Self {
+        let (times, history) = {
+            let handle = fs.client().handle();
+            (RequestTimes::new(handle.operations()), handle.history().clone())
+        };
+        Self { fs, options, times, history, direct_mmap: false }
     }
 
     fn shape(&self) -> Shape {
         Shape { fs: self.fs.clone(), options: self.options }
     }
 
-    /// Starts an operation near a file.
-    fn run<F, Fut>(&self, kind: RequestKind, place: Gfid, offset: u64, operation: F)
+    /// Starts an operation near a file; it returns the errno that it answered with, 0 for success.
+    fn start<F, Fut>(&self, kind: RequestKind, place: Gfid, offset: u64, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
-        Fut: Future<Output = ()> + 'static,
+        Fut: Future<Output = i32> + 'static,
     {
         tracing::trace!(%place, offset, "{}", kind.name());
+        let mut recording = self.history.begin(kind.name(), place.unique());
         let stopwatch = self.times.of(kind).stopwatch();
+        // What is dropped before it is over is answered so by `fuser`.
+        recording.answered(libc::EIO);
         self.fs.spawn(place, offset, move |fs| {
             let answered = operation(fs);
             async move {
-                answered.await;
-                drop(stopwatch);
+                recording.answered(answered.await);
+                drop((stopwatch, recording));
+            }
+        });
+    }
+
+    /// Starts an operation near a file; `answer` tells the kernel what came of it.
+    fn run<F, Fut, T, R, A>(&self, kind: RequestKind, (place, offset): (Gfid, u64), reply: R, operation: F, answer: A)
+    where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, ClientError>> + 'static,
+        R: Refuse + Send + 'static,
+        A: FnOnce(R, T) + Send + 'static,
+    {
+        self.start(kind, place, offset, move |fs| async move {
+            match operation(fs).await {
+                Ok(value) => {
+                    answer(reply, value);
+                    0
+                }
+                Err(error) => reply.refuse(errno(&error)),
             }
         });
     }
@@ -129,12 +156,7 @@ impl Adapter {
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), ClientError>> + 'static,
     {
-        self.run(kind, place, 0, move |fs| async move {
-            match operation(fs).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(kind, (place, 0), reply, operation, |reply, ()| reply.ok());
     }
 
     /// Starts an operation whose answer is a name's file.
@@ -144,12 +166,7 @@ impl Adapter {
         Fut: Future<Output = Result<Attr, ClientError>> + 'static,
     {
         let shape = self.shape();
-        self.run(kind, place, 0, move |fs| async move {
-            match operation(fs).await {
-                Ok(attr) => shape.entry(&attr, reply),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(kind, (place, 0), reply, operation, move |reply, attr| shape.entry(&attr, reply));
     }
 
     /// Starts an operation whose answer is bytes that the caller may have asked only the number of.
@@ -158,15 +175,38 @@ impl Adapter {
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Vec<u8>, ClientError>> + 'static,
     {
-        self.run(kind, place, 0, move |fs| async move {
+        self.start(kind, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
                 Ok(bytes) if bytes.len() <= size as usize => reply.data(&bytes),
-                Ok(_) => reply.error(Errno::ERANGE),
-                Err(error) => reply.error(errno(&error)),
+                Ok(_) => return reply.refuse(Errno::ERANGE),
+                Err(error) => return reply.refuse(errno(&error)),
             }
+            0
         });
     }
+}
+
+/// A reply that can be an error.
+trait Refuse {
+    /// Answers with it, and returns its number.
+    fn refuse(self, errno: Errno) -> i32;
+}
+
+macro_rules! refuse {
+    ($($reply:ident)*) => {
+        $(impl Refuse for $reply {
+            fn refuse(self, errno: Errno) -> i32 {
+                self.error(errno);
+                errno.code()
+            }
+        })*
+    };
+}
+
+refuse! {
+    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyLock ReplyLseek ReplyOpen
+    ReplyStatfs ReplyWrite ReplyXattr
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),

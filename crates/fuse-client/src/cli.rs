@@ -91,6 +91,12 @@ struct MountArgs {
     /// Which shards answer reads: systematic, round-robin, hash, fastest [default: systematic]
     #[arg(long, env = "TREFOIL_READ_POLICY")]
     read_policy: Option<String>,
+    /// Seconds without an answer after which a read also asks other shards; 0: never [default: 0.5]
+    #[arg(long, env = "TREFOIL_HEDGE_DELAY")]
+    hedge_delay: Option<String>,
+    /// Remember the last requests for `trefoil history`: off, locked (one lock for all threads), lock-free [default: off]
+    #[arg(long, env = "TREFOIL_OP_HISTORY")]
+    op_history: Option<String>,
     /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default: 30]
     #[arg(long, env = "TREFOIL_TIMEOUT")]
     timeout: Option<String>,
@@ -147,6 +153,8 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("max_request_bytes", args.max_request_bytes),
         ("read_ahead_kib", args.read_ahead_kib),
         ("read_policy", args.read_policy),
+        ("hedge_delay", args.hedge_delay),
+        ("op_history", args.op_history),
         ("timeout", args.timeout),
         ("http_listen", args.http_listen),
         ("telemetry", args.telemetry),
@@ -227,6 +235,8 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("max_request_bytes={}", settings.max_request_bytes));
     list.push(format!("read_ahead_kib={}", settings.read_ahead_kib));
     list.push(format!("read_policy={}", settings.read_policy));
+    list.push(format!("op_history={}", settings.op_history));
+    list.extend(settings.hedge_delay.map(|delay| format!("hedge_delay={}", delay.as_secs_f64())));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
     list.push(format!("telemetry={}", settings.telemetry));
     list.extend(settings.workers.map(|count| format!("workers={count}")));
@@ -290,7 +300,7 @@ mod tests {
     fn the_background_process_gets_the_same_settings() {
         let line = ["fuse-client", "mount", "--daemon", "h:1", "/mnt", "--trace", "--log-file", "/tmp/log", "-o"];
         let settings =
-            mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25,telemetry=false"]].concat());
+            mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25,telemetry=false,hedge_delay=0.02,op_history=lock-free"]].concat());
         let args = [vec![OsString::from("fuse-client")], background_args(&settings)].concat();
         let Ok(Action::Mount(again)) = parse(args) else { panic!("no mount") };
         assert_eq!(*again, MountSettings { daemon: false, ..settings });

@@ -95,7 +95,9 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     let mut config = ClientConfig::new(settings.address.clone(), name);
     config.timeout = settings.timeout;
     config.read_policy = settings.read_policy;
+    config.hedge_delay = settings.hedge_delay.unwrap_or(config.hedge_delay);
     config.telemetry = settings.telemetry;
+    config.op_history = settings.op_history;
     config.workers = settings.workers.unwrap_or(config.workers);
     config.buffer_pools = settings.buffer_pools.unwrap_or(config.buffer_pools);
     let (sender, receiver) = channel();
@@ -110,7 +112,7 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
 
 /// Mounts, answers requests, and returns when the mount is gone.
 fn serve(settings: &MountSettings, dir: &Path, fs: &FileSystem, jobs: Jobs) -> Result<(), MountError> {
-    let adapter = Adapter::new(fs.clone(), AdapterOptions::of(settings), fs.client().handle().operations());
+    let adapter = Adapter::new(fs.clone(), AdapterOptions::of(settings));
     let fd = device::mount(settings, dir)?;
     let undo = |error: io::Error| {
         drop(mountpoint::unmount_now(dir, true));

@@ -4,6 +4,7 @@
 //! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error.
 
 use client::ReadPolicy;
+use messenger::HistoryMode;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,6 +62,11 @@ pub struct MountSettings {
     pub read_ahead_kib: u32,
     /// Which shards answer reads.
     pub read_policy: ReadPolicy,
+    /// After how long without an answer a read also asks other shards; zero: never. `None`:
+    /// [`client::ClientConfig::hedge_delay`]'s default.
+    pub hedge_delay: Option<Duration>,
+    /// Which requests are remembered for `trefoil history`. Default off.
+    pub op_history: HistoryMode,
     /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for ever. Default 30 s.
     pub timeout: Duration,
     /// Where `/metrics` is served over HTTP; nowhere by default.
@@ -90,6 +96,8 @@ impl MountSettings {
             max_request_bytes: REQUEST_BYTES_MAX,
             read_ahead_kib: 1024,
             read_policy: ReadPolicy::default(),
+            hedge_delay: None,
+            op_history: HistoryMode::default(),
             timeout: Duration::from_secs(30),
             http_listen: None,
             telemetry: true,
@@ -137,6 +145,10 @@ impl MountSettings {
             ("trace", None) => self.trace = true,
             ("read_policy", Some(value)) => {
                 self.read_policy = value.parse().map_err(|error: client::ClientError| error.to_string())?;
+            }
+            ("hedge_delay", Some(value)) => self.hedge_delay = Some(seconds(name, value)?),
+            ("op_history", Some(value)) => {
+                self.op_history = value.parse().map_err(|error| format!("op_history={value}: {error}"))?;
             }
             ("threads", Some(value)) => self.threads = number(name, value, 1, 64)? as usize,
             ("workers", Some(value)) => self.workers = Some(number(name, value, 1, 64)? as usize),
@@ -222,6 +234,7 @@ mod tests {
         assert!(applied("max_request_bytes=10").expect_err("too small").contains("4096"));
         assert!(applied("timeout=soon").expect_err("no number").contains("seconds"));
         assert!(applied("ro=1").expect_err("takes no value").contains("ro"));
+        assert!(applied("op_history=on").expect_err("unknown").contains("lock-free"));
         assert!(applied("read_policy=quick").expect_err("unknown").contains("systematic"));
     }
 }

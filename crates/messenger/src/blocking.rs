@@ -26,6 +26,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct BlockingPool {
     name: String,
     threads_max: usize,
+    idle: Duration,
     sender: ContentionMutex<Option<channel::Sender<Job>>>,
     receiver: channel::Receiver<Job>,
     counts: Arc<Counts>,
@@ -53,6 +54,7 @@ impl BlockingPool {
         BlockingPool {
             name,
             threads_max: threads_max.max(1),
+            idle: IDLE,
             sender: ContentionMutex::new(locks, "blocking sender", Some(sender)),
             receiver,
             counts: Arc::new(counts),
@@ -113,9 +115,10 @@ impl BlockingPool {
             return;
         }
         self.counts.threads.fetch_add(1, SeqCst);
-        let (receiver, counts) = (self.receiver.clone(), Arc::clone(&self.counts));
-        let spawned =
-            std::thread::Builder::new().name(format!("{}-io", self.name)).spawn(move || serve(&receiver, &counts));
+        let (receiver, counts, idle) = (self.receiver.clone(), Arc::clone(&self.counts), self.idle);
+        let spawned = std::thread::Builder::new()
+            .name(format!("{}-io", self.name))
+            .spawn(move || serve(&receiver, &counts, idle));
         match spawned {
             Ok(join) => {
                 let mut joins = self.joins.lock();
@@ -134,9 +137,9 @@ impl BlockingPool {
     }
 }
 
-fn serve(receiver: &channel::Receiver<Job>, counts: &Counts) {
+fn serve(receiver: &channel::Receiver<Job>, counts: &Counts, idle: Duration) {
     loop {
-        match receiver.recv_timeout(IDLE) {
+        match receiver.recv_timeout(idle) {
             Ok(job) => {
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     counts.panics.fetch_add(1, SeqCst);
@@ -162,6 +165,25 @@ fn serve(receiver: &channel::Receiver<Job>, counts: &Counts) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_follow_the_load_up_to_the_maximum_and_down_again() {
+        let mut pool = BlockingPool::new("test".into(), 3, &LockTable::default());
+        pool.idle = Duration::from_millis(10);
+        assert_eq!(pool.threads(), 0, "none without work");
+        for jobs in [1, 2, 3, 7] {
+            let waiting: Vec<_> = (0..jobs).map(|_| oneshot::<()>()).collect();
+            let (open, gates): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+            let done: Vec<_> = gates.into_iter().map(|gate| pool.run(move || gate.recv_blocking())).collect();
+            assert_eq!(pool.threads(), jobs.min(3), "{jobs} jobs that wait");
+            open.into_iter().for_each(|gate| assert_eq!(gate.send(()), Ok(())));
+            done.into_iter().for_each(|job| assert_eq!(job.recv_blocking(), Ok(Ok(()))));
+            while pool.threads() > 0 {
+                std::thread::yield_now();
+            }
+        }
+        pool.shutdown();
+    }
 
     #[test]
     fn jobs_run_and_fail_alone() {

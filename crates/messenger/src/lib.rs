@@ -50,6 +50,7 @@ pub mod frame;
 mod gate;
 pub mod handshake;
 pub mod histogram;
+mod history;
 pub mod http;
 mod listener;
 mod locals;
@@ -77,6 +78,7 @@ pub use connections::{CONNECTIONS_REPORTED_MAX, ConnectionStats, ListenerStats, 
 pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use handshake::Refusal;
+pub use history::{History, HistoryEnd, HistoryEntry, HistoryMode, HistoryReport, Recording, UnknownHistoryMode};
 pub use listener::Listener;
 pub use operation::{Began, Layer, Operation, OperationStats, OperationTable, Stopwatch};
 pub use placement::threads::{Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig};

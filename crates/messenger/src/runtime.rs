@@ -14,6 +14,7 @@ use placement::threads::MaxEvents;
 use crate::blocking::BlockingPool;
 use crate::buffer::{PoolConfig, Pools};
 use crate::channel::{Gone, block_on, oneshot};
+use crate::history::{History, HistoryMode};
 use crate::listener::Listening;
 use crate::lock::{ContentionMutex, LockTable};
 use crate::operation::OperationTable;
@@ -42,6 +43,8 @@ pub struct RuntimeConfig {
     pub drain_max: Duration,
     /// Count and time what costs something: locks, operations, time and CPU of workers. Off only to measure what it costs.
     pub telemetry: bool,
+    /// Which operations of whoever runs here are remembered one by one; see [`Handle::history`].
+    pub op_history: HistoryMode,
     /// How many readiness events a worker takes at once, besides the one that other threads wake it by. With
     /// [`MaxEvents::Auto`], the default, it follows the connections of the runtime as they come and go.
     pub max_events: MaxEvents,
@@ -57,6 +60,7 @@ impl RuntimeConfig {
             pools: PoolConfig::default(),
             drain_max: Duration::from_secs(1),
             telemetry: true,
+            op_history: HistoryMode::Off,
             max_events: MaxEvents::default(),
         }
     }
@@ -85,6 +89,7 @@ struct Shared {
     pools: Pools,
     locks: LockTable,
     operations: OperationTable,
+    history: History,
     began: Instant,
     next_id: AtomicU64,
     shutting_down: AtomicBool,
@@ -183,6 +188,11 @@ impl Handle {
     /// The table in which whoever runs on this runtime lists what it times.
     pub fn operations(&self) -> &OperationTable {
         &self.shared.operations
+    }
+
+    /// Where whoever runs on this runtime remembers single operations, if that is on.
+    pub fn history(&self) -> &History {
+        &self.shared.history
     }
 
     /// What the runtime has done so far.
@@ -300,6 +310,7 @@ impl Runtime {
             listeners: ContentionMutex::new(&locks, "runtime listeners", Vec::new()),
             connections: AtomicUsize::new(0),
             operations: OperationTable::new(config.telemetry),
+            history: History::new(config.op_history, began, &locks),
             config,
             locks,
         };

@@ -163,14 +163,16 @@ impl TelemetryReport {
     }
 }
 
-/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime has counted; false if the message is none.
+/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime has counted, and a [`Kind::History`] request with
+/// what it remembers; false if the message is neither.
 pub fn answer(worker: &Worker, connection: &Connection, message: &Message) -> bool {
-    let is_asked = Kind::from_u16(message.kind) == Some(Kind::Telemetry) && message.is_request();
-    if is_asked {
-        let report = protocol::encode(&worker.handle().stats());
-        connection.reply(message, Kind::TelemetryReply.to_u16(), report, Bytes::new());
-    }
-    is_asked
+    let (kind, report) = match Kind::from_u16(message.kind).filter(|_| message.is_request()) {
+        Some(Kind::Telemetry) => (Kind::TelemetryReply, protocol::encode(&worker.handle().stats())),
+        Some(Kind::History) => (Kind::HistoryReply, protocol::encode(&worker.handle().history().report())),
+        _ => return false,
+    };
+    connection.reply(message, kind.to_u16(), report, Bytes::new());
+    true
 }
 
 #[cfg(test)]

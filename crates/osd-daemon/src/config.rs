@@ -91,7 +91,8 @@ settings! {
     pool_pg_num: u32, "TREFOIL_POOL_PG_NUM";
     /// Cores of a storage daemon: threads that each own a share of its PGs [default: CPUs / 4, at least 1]
     osd_op_threads: u16, "TREFOIL_OSD_OP_THREADS";
-    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64 [default: 16]
+    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64; each is started when work waits, and ends after 10 s
+    /// without any [default: 16]
     osd_disk_threads: u16, "TREFOIL_OSD_DISK_THREADS";
     /// Messenger workers of a storage daemon, osd_op_threads to 256: the first ones are its cores, the others read and
     /// write sockets for them [default: osd_op_threads]

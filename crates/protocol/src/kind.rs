@@ -80,6 +80,12 @@ kinds! {
     /// Anyone to monitor, call: postcard [`crate::SessionId`]. The monitor asks the client of this session, and passes its
     /// [`Kind::TelemetryReply`] on; a client that does not answer is a refusal as [`Kind::MonitorReply`].
     ClientTelemetry = 0x56,
+    /// As [`Kind::Telemetry`], for the operations that are remembered one by one; answered by [`Kind::HistoryReply`].
+    History = 0x57,
+    /// Daemon or client to anyone: postcard `messenger::HistoryReport`.
+    HistoryReply = 0x58,
+    /// As [`Kind::ClientTelemetry`], for [`Kind::History`].
+    ClientHistory = 0x59,
     /// Anyone to an OSD, call: postcard [`crate::scrub::ScrubRequest`].
     Scrub = 0x60,
     /// OSD to anyone: postcard [`crate::scrub::ScrubReply`].
@@ -94,6 +100,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 29);
+        assert_eq!(known.count(), 32);
     }
 }

@@ -5,6 +5,7 @@
 //! * [`object`]: named objects, to and from files and pipes.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
 //!   client by [`telemetry`].
+//! * [`history`]: the last requests of a mount.
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
 //! Knows nothing of FUSE and disks. Start reading at [`run`].
@@ -12,6 +13,7 @@
 
 mod config;
 mod error;
+mod history;
 mod locks;
 mod monitor;
 mod object;
@@ -62,6 +64,8 @@ enum Command {
     Osd(OsdCommand),
     /// Where threads wait for each other: the locks of daemons and mounts
     Locks(locks::LocksArgs),
+    /// The last requests of a mount, one by one, where its option op_history is on
+    History(history::HistoryArgs),
     /// How long operations take, from FUSE down to the disk
     Profile(profile::ProfileArgs),
     /// What the workers of daemons and mounts do now
@@ -141,6 +145,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
         Command::Osd(OsdCommand::Replace { osd }) => replace(&cluster, osd),
         Command::Locks(args) => locks::run(&cluster, &args),
+        Command::History(args) => history::run(&cluster, &args),
         Command::Profile(args) => profile::run(&cluster, &args),
         Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),

@@ -7,9 +7,10 @@
 use crate::Cluster;
 use crate::error::OperatorError;
 use crate::monitor::call;
-use messenger::TelemetryReport;
+use messenger::{HistoryReport, TelemetryReport};
 use protocol::monitor::{ClusterStatus, MonitorReply};
 use protocol::{Kind, SessionId};
+use serde::de::DeserializeOwned;
 
 /// Targets that are asked at once: each takes a thread and a connection of this command.
 const ASKED_AT_ONCE: usize = 16;
@@ -130,16 +131,36 @@ fn ask_at_once(cluster: &Cluster, targets: &[Target]) -> Vec<Result<TelemetryRep
     })
 }
 
+/// What one target remembers, operation by operation.
+///
+/// # Errors
+/// As [`ask`].
+pub fn history(cluster: &Cluster, name: &str) -> Result<HistoryReport, OperatorError> {
+    let target = wanted(targets(&cluster.status()?, &cluster.monitor), &[name.to_owned()])?;
+    let silent = |reason| OperatorError::Silent { name: name.to_owned(), reason };
+    let way = target.first().map_or(&Way::Down, |target| &target.way);
+    answer_of(cluster, way, Kind::History, Kind::ClientHistory, Kind::HistoryReply).map_err(silent)
+}
+
 fn report_of(cluster: &Cluster, way: &Way) -> Result<TelemetryReport, String> {
+    answer_of(cluster, way, Kind::Telemetry, Kind::ClientTelemetry, Kind::TelemetryReply)
+}
+
+/// Puts a question to a daemon, or through the monitor to a client.
+fn answer_of<T: DeserializeOwned>(
+    cluster: &Cluster,
+    way: &Way,
+    question: Kind,
+    of_client: Kind,
+    answer: Kind,
+) -> Result<T, String> {
     let reply = match way {
         Way::Down => return Err("it is down".to_owned()),
-        Way::Addr(addr) => call(addr, Kind::Telemetry, Default::default(), cluster.timeout)?,
-        Way::Session(session) => {
-            call(&cluster.monitor, Kind::ClientTelemetry, protocol::encode(session), cluster.timeout)?
-        }
+        Way::Addr(addr) => call(addr, question, Default::default(), cluster.timeout)?,
+        Way::Session(session) => call(&cluster.monitor, of_client, protocol::encode(session), cluster.timeout)?,
     };
-    if reply.kind == Kind::TelemetryReply.to_u16() {
-        return protocol::decode("telemetry reply", &reply.front).map_err(|error| error.to_string());
+    if reply.kind == answer.to_u16() {
+        return protocol::decode("telemetry", &reply.front).map_err(|error| error.to_string());
     }
     match protocol::decode("monitor reply", &reply.front) {
         Ok(MonitorReply::Refused(why)) => Err(why),

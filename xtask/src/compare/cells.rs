@@ -155,6 +155,8 @@ pub struct Cell {
     pub from: Set,
     /// What it does.
     pub work: Work,
+    /// Requests in flight in all, where a sweep over them says so instead of the cell.
+    pub in_flight: Option<u32>,
 }
 
 const fn fio(rw: &'static str, block: &'static str) -> FioJob {
@@ -166,7 +168,7 @@ const fn alone(rw: &'static str) -> FioJob {
 }
 
 const fn cell(name: &'static str, from: Set, work: Work) -> Cell {
-    Cell { name, from, work }
+    Cell { name, from, work, in_flight: None }
 }
 
 /// Every cell, in the order of measuring. Those that kill something come last.
@@ -214,7 +216,30 @@ pub const CLIENT_JOB: FioJob = FioJob { rw: "randread", block: "4k", depth: 8, j
 /// Mounts of the cell with the most.
 pub const CLIENTS_MAX: u32 = 8;
 
+/// Jobs of a cell with so many requests in flight, at most: those of the other random cells.
+const JOBS_MAX: u32 = 4;
+
 impl Cell {
+    /// Its name in raw data, where it is measured with several numbers of requests in flight.
+    pub fn title(&self) -> String {
+        self.in_flight.map_or_else(|| self.name.to_owned(), |count| format!("{}@{count}", self.name))
+    }
+
+    /// The name of the cell that a title was made of.
+    pub fn name_of(title: &str) -> &str {
+        title.split('@').next().unwrap_or(title)
+    }
+
+    /// This cell with so many requests in flight in all, spread evenly over as many jobs as that allows; `None` if it is
+    /// not one of random I/O without fsync.
+    pub fn with_in_flight(&self, count: u32) -> Option<Cell> {
+        let Work::Fio(job) = self.work else { return None };
+        let jobs = (1..=JOBS_MAX).rev().find(|jobs| count.is_multiple_of(*jobs))?;
+        let job = FioJob { depth: count / jobs, jobs, ..job };
+        let random = job.rw.starts_with("rand") && !job.fsync;
+        random.then_some(Cell { work: Work::Fio(job), in_flight: Some(count), ..*self })
+    }
+
     /// What it does, in words for the report.
     pub fn about(&self) -> String {
         let fio = |job: &FioJob| {
@@ -277,6 +302,20 @@ mod tests {
         assert_eq!(count(Set::Full), CELLS.len());
         let two = choose(Set::Smoke, &["heal".into(), "randread-1m".into()]).unwrap();
         assert_eq!(two.iter().map(|cell| cell.name).collect::<Vec<_>>(), ["randread-1m", "heal"]);
+    }
+
+    #[test]
+    fn what_is_in_flight_is_spread_over_jobs() {
+        let cell = |name: &str| choose(Set::Full, &[name.to_owned()]).unwrap()[0];
+        for (count, depth, jobs) in [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4), (5, 5, 1), (6, 2, 3), (64, 16, 4)] {
+            let some = cell("randread-4k").with_in_flight(count).unwrap();
+            let Work::Fio(job) = some.work else { panic!("no fio") };
+            assert_eq!((job.depth, job.jobs, some.title()), (depth, jobs, format!("randread-4k@{count}")));
+            assert_eq!(Cell::name_of(&some.title()), "randread-4k");
+        }
+        for other in ["fsync-4k", "read-1m", "create", "dead-randread-4k"] {
+            assert!(cell(other).with_in_flight(4).is_none(), "{other}");
+        }
     }
 
     #[test]

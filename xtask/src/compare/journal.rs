@@ -2,7 +2,7 @@
 //! run that is cut off keeps what it has.
 
 use super::report;
-use super::sample::{Metrics, Sample, Samples, rounded};
+use super::sample::{Measured, Metrics, Sample, Samples, rounded};
 use crate::error::{Context, Outcome};
 use std::fs::File;
 use std::io::Write;
@@ -33,16 +33,12 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn measured(
-        &mut self,
-        (cell, system, run): (&str, &str, u32),
-        metrics: Metrics,
-        processes_mib: Vec<(String, f64)>,
-    ) -> Outcome {
+    pub fn measured(&mut self, (cell, system, run): (&str, &str, u32), measured: Measured) -> Outcome {
+        let Measured { metrics, processes_mib, operations, locks } = measured;
         println!("run {run}: {cell}: {system} {}", report::speed_words(cell, &metrics));
         let metrics = metrics.into_iter().map(|(name, value)| (name, rounded(value))).collect();
         let (cell, system) = (cell.to_owned(), system.to_owned());
-        self.keep(Sample { cell, system, run, metrics, processes_mib, error: None })
+        self.keep(Sample { cell, system, run, metrics, processes_mib, operations, locks, error: None })
     }
 
     /// Keeps a run that failed.
@@ -53,7 +49,8 @@ impl Journal {
         let error = error.lines().take(ERROR_LINES_MAX).collect::<Vec<_>>().join("\n");
         println!("run {run}: {cell}: {system} FAILED: {error}");
         let (cell, system, error) = (cell.to_owned(), system.to_owned(), Some(error));
-        self.keep(Sample { cell, system, run, metrics: Metrics::new(), processes_mib: Vec::new(), error })
+        let Measured { metrics, processes_mib, operations, locks } = Metrics::new().into();
+        self.keep(Sample { cell, system, run, metrics, processes_mib, operations, locks, error })
     }
 
     fn keep(&mut self, sample: Sample) -> Outcome {

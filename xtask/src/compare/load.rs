@@ -5,8 +5,9 @@
 use super::cells::{FioJob, NameCall, Sizes, TreeCall};
 use super::cpu::{Group, Meter, resident_mib};
 use super::fio::{self, Files};
+use super::locks;
 use super::names;
-use super::sample::Metrics;
+use super::sample::{Measured, Metrics};
 use super::system::System;
 use crate::error::{Context, Outcome, ensure};
 use crate::testrun::Bench;
@@ -28,6 +29,8 @@ pub struct Loads<'a> {
     pub sizes: Sizes,
     /// The tree's archive, and entries in it.
     pub archive: Option<(PathBuf, u64)>,
+    /// Ask systems how their locks were used.
+    pub locks: bool,
 }
 
 impl Loads<'_> {
@@ -49,7 +52,7 @@ impl Loads<'_> {
     ///
     /// # Errors
     /// When it fails or does nothing.
-    pub fn fio(&self, system: &dyn System, job: &FioJob, mounts: &[PathBuf], files: Files) -> Outcome<Metrics> {
+    pub fn fio(&self, system: &dyn System, job: &FioJob, mounts: &[PathBuf], files: Files) -> Outcome<Measured> {
         let seconds = self.sizes.seconds;
         let mut command = Command::new("fio");
         command.args(fio::arguments(job, mounts, files, seconds));
@@ -60,7 +63,7 @@ impl Loads<'_> {
     ///
     /// # Errors
     /// When it fails.
-    pub fn dd(&self, system: &dyn System, write: bool) -> Outcome<Metrics> {
+    pub fn dd(&self, system: &dyn System, write: bool) -> Outcome<Measured> {
         let (file, mib) = (system.area().join("dd"), self.sizes.dd_mib);
         let (from, to) = if write { (Path::new("/dev/zero"), &*file) } else { (&*file, Path::new("/dev/null")) };
         let mut words = vec![format!("if={}", from.display()), format!("of={}", to.display()), "bs=1M".into()];
@@ -80,7 +83,7 @@ impl Loads<'_> {
     ///
     /// # Errors
     /// When a call fails.
-    pub fn names(&self, system: &dyn System, dir: &Path, call: NameCall) -> Outcome<Metrics> {
+    pub fn names(&self, system: &dyn System, dir: &Path, call: NameCall) -> Outcome<Measured> {
         if matches!(call, NameCall::Stat | NameCall::Readdir) {
             self.drop_caches()?;
         }
@@ -94,7 +97,7 @@ impl Loads<'_> {
     ///
     /// # Errors
     /// When a program fails.
-    pub fn tree(&self, system: &dyn System, dir: &Path, call: TreeCall) -> Outcome<Metrics> {
+    pub fn tree(&self, system: &dyn System, dir: &Path, call: TreeCall) -> Outcome<Measured> {
         let (archive, entries) = self.archive.as_ref().ok_or("no tree was packed").doing(|| "tree")?;
         let (dir, archive, entries) = (dir.display().to_string(), archive.display().to_string(), *entries as f64);
         let (program, words) = match call {
@@ -114,7 +117,7 @@ impl Loads<'_> {
     ///
     /// # Errors
     /// When one that should run is gone.
-    pub fn memory(&self, system: &dyn System) -> Outcome<(Metrics, Vec<(String, f64)>)> {
+    pub fn memory(&self, system: &dyn System) -> Outcome<Measured> {
         let mut of = [0.0; 2];
         let mut each = Vec::new();
         for process in system.processes() {
@@ -124,7 +127,8 @@ impl Loads<'_> {
         }
         let [client, daemons] = of;
         let named = [("client_mib", client), ("daemons_mib", daemons), ("total_mib", client + daemons)];
-        Ok((named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(), each))
+        let metrics = named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Ok(Measured { metrics, processes_mib: each, ..Measured::default() })
     }
 
     /// Empties the kernel's caches of data, names and attributes.
@@ -151,27 +155,32 @@ impl Loads<'_> {
         program: &str,
         words: &[String],
         numbers: impl Fn(f64) -> (Metrics, f64),
-    ) -> Outcome<Metrics> {
+    ) -> Outcome<Measured> {
         let mut command = Command::new("bash");
         command.env("LC_ALL", "C").args(["-c", TIMED, "bash", program]).args(words);
         self.measured(system, &mut command, 0, |output| Ok(numbers(seconds_of(output)?)))
     }
 
-    /// Runs a load; adds the CPU of each group for each of its operations.
+    /// Runs a load; adds the CPU of each group for each of its operations, and how locks were used.
     fn measured(
         &self,
         system: &dyn System,
         command: &mut Command,
         seconds: u64,
         parse: impl FnOnce(&str) -> Outcome<(Metrics, f64)>,
-    ) -> Outcome<Metrics> {
+    ) -> Outcome<Measured> {
         self.shell("sync")?;
+        let before = self.locks.then(|| system.locks()).transpose()?.flatten();
         let processes = system.processes();
+        let disturbed = system.disturb();
         let meter = Meter::start(&processes)?;
         let run = self.bench.run(command, seconds + LOAD_SECONDS_MAX)?;
         let (mut metrics, operations) = parse(&run.stdout)?;
         metrics.extend(meter.stop(operations)?);
-        Ok(metrics)
+        drop(disturbed);
+        let Some(before) = before else { return Ok(metrics.into()) };
+        let locks = locks::between(&before, &system.locks()?.unwrap_or_default(), operations);
+        Ok(Measured { operations, locks, ..metrics.into() })
     }
 }
 

@@ -7,7 +7,7 @@ use super::cells::{CLIENTS_MAX, Cell, NameCall, TreeCall, Work};
 use super::fio::Files;
 use super::journal::Journal;
 use super::load::Loads;
-use super::sample::Metrics;
+use super::sample::{Measured, Metrics};
 use super::system::System;
 use crate::error::{Context, Error, Outcome, ensure};
 use std::mem::discriminant;
@@ -19,8 +19,8 @@ const HEAL_MAX: Duration = Duration::from_secs(300);
 /// Within this time of a kill a small file can be written again, or the cell fails.
 const GOES_ON_SECONDS_MAX: u64 = 60;
 
-/// What a step returns for each cell that it measured.
-type Measured = Vec<(&'static str, Metrics)>;
+/// What a step returns: each cell that it measured, by its title.
+type Steps = Vec<(String, Measured)>;
 
 /// Everything of a run.
 pub struct Matrix<'a> {
@@ -39,7 +39,7 @@ impl Matrix<'_> {
     /// On Ctrl-C, or when nothing can be kept; failures of cells are in the journal.
     pub fn run(&mut self, cells: &[Cell], mut after: impl FnMut(&Journal) -> Outcome) -> Outcome {
         if let Some(first) = cells.iter().find(|cell| matches!(cell.work, Work::Fio(_) | Work::Dead(_))) {
-            self.once(first.name, |loads, system| loads.prepare(system.area(), loads.files()))?;
+            self.once(&first.title(), |loads, system| loads.prepare(system.area(), loads.files()))?;
         }
         for block in cells.chunk_by(|a, b| discriminant(&a.work) == discriminant(&b.work)) {
             match block[0].work {
@@ -73,7 +73,7 @@ impl Matrix<'_> {
     fn each_run(
         &mut self,
         block: &[Cell],
-        mut step: impl FnMut(&Loads<'_>, &mut dyn System, &[Cell], u32) -> Outcome<Measured>,
+        mut step: impl FnMut(&Loads<'_>, &mut dyn System, &[Cell], u32) -> Outcome<Steps>,
     ) -> Outcome {
         let mut broken = vec![false; self.systems.len()];
         for run in 1..=self.loads.sizes.runs {
@@ -83,12 +83,12 @@ impl Matrix<'_> {
                     Err(error) => {
                         *broken = true;
                         for cell in block {
-                            self.journal.failed((cell.name, system.name(), run), &error.to_string())?;
+                            self.journal.failed((&cell.title(), system.name(), run), &error.to_string())?;
                         }
                     }
                     Ok(measured) => {
-                        for (cell, metrics) in measured {
-                            self.journal.measured((cell, system.name(), run), metrics, Vec::new())?;
+                        for (cell, measured) in measured {
+                            self.journal.measured((&cell, system.name(), run), measured)?;
                         }
                     }
                 }
@@ -107,7 +107,7 @@ impl Matrix<'_> {
                     _ => return Ok(Vec::new()),
                 };
                 let mounts = [system.area().to_path_buf()];
-                Ok(vec![(cell[0].name, loads.fio(system, job, &mounts, loads.files())?)])
+                Ok(vec![(cell[0].title(), loads.fio(system, job, &mounts, loads.files())?)])
             })?;
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Matrix<'_> {
                 let Work::Clients(count) = cell[0].work else { return Ok(Vec::new()) };
                 let Some(parts) = system.parts() else { return Ok(Vec::new()) };
                 let mounts = parts.mount_all(count)?;
-                Ok(vec![(cell[0].name, loads.fio(system, &super::cells::CLIENT_JOB, &mounts, files)?)])
+                Ok(vec![(cell[0].title(), loads.fio(system, &super::cells::CLIENT_JOB, &mounts, files)?)])
             })?;
         }
         self.once(block[0].name, |loads, system| {
@@ -143,7 +143,7 @@ impl Matrix<'_> {
                 continue;
             }
             match self.loads.memory(system.as_ref()) {
-                Ok((metrics, each)) => self.journal.measured((cell.name, system.name(), 1), metrics, each)?,
+                Ok(measured) => self.journal.measured((cell.name, system.name(), 1), measured)?,
                 Err(error) => self.journal.failed((cell.name, system.name(), 1), &error.to_string())?,
             }
         }
@@ -174,18 +174,18 @@ impl Matrix<'_> {
     }
 }
 
-fn dd(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Measured> {
+fn dd(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Steps> {
     let mut measured = Vec::new();
     // What is read was written before, whether that is asked for or not.
     for write in [true, false] {
         let metrics = loads.dd(system, write)?;
-        measured.extend(block.iter().find(|c| c.work == Work::Dd { write }).map(|cell| (cell.name, metrics)));
+        measured.extend(block.iter().find(|c| c.work == Work::Dd { write }).map(|cell| (cell.title(), metrics)));
     }
     loads.clean(&[system.area().join("dd")]);
     Ok(measured)
 }
 
-fn names(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Measured> {
+fn names(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Steps> {
     let dir = system.area().join(format!("names-{run}"));
     let mut measured = Vec::new();
     for call in [NameCall::Create, NameCall::Stat, NameCall::Readdir, NameCall::Rename, NameCall::Unlink] {
@@ -193,14 +193,14 @@ fn names(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -
         // Others are only looked at; these leave what the next one needs.
         if cell.is_some() || matches!(call, NameCall::Create | NameCall::Rename | NameCall::Unlink) {
             let metrics = loads.names(system, &dir, call)?;
-            measured.extend(cell.map(|cell| (cell.name, metrics)));
+            measured.extend(cell.map(|cell| (cell.title(), metrics)));
         }
     }
     loads.clean(&[dir]);
     Ok(measured)
 }
 
-fn tree(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Measured> {
+fn tree(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) -> Outcome<Steps> {
     let dir = system.area().join(format!("tree-{run}"));
     std::fs::create_dir(&dir).doing(|| format!("cannot make {}", dir.display()))?;
     let mut measured = Vec::new();
@@ -208,13 +208,13 @@ fn tree(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], run: u32) ->
         let cell = block.iter().find(|c| c.work == Work::Tree(call));
         if cell.is_some() || call != TreeCall::List {
             let metrics = loads.tree(system, &dir, call)?;
-            measured.extend(cell.map(|cell| (cell.name, metrics)));
+            measured.extend(cell.map(|cell| (cell.title(), metrics)));
         }
     }
     Ok(measured)
 }
 
-fn heal(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Measured> {
+fn heal(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Steps> {
     let area = system.area().to_path_buf();
     let Some(parts) = system.parts() else { return Ok(Vec::new()) };
     parts.kill_one()?;
@@ -226,5 +226,6 @@ fn heal(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> O
     let took = whole.ok_or("not over").doing(|| format!("heal, after {} s", HEAL_MAX.as_secs()))?.as_secs_f64();
     let megabytes = loads.sizes.heal_mib as f64 * 1.048_576;
     let metrics = [("seconds", took), ("mb_per_s", megabytes / took)];
-    Ok(vec![(block[0].name, metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())])
+    let metrics: Metrics = metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Ok(vec![(block[0].title(), metrics.into())])
 }

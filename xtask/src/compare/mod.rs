@@ -3,7 +3,7 @@
 //! * [`cells`]: what is measured. [`targets`]: what is to be reached.
 //! * [`system`]: the systems, each set up and taken away. * [`matrix`]: the cells on all of them in turn.
 //! * [`load`], [`fio`], [`names`]: the loads. [`cpu`]: who used the CPU. * [`sample`], [`report`]: medians, ratios, tables.
-//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings.
+//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings. [`locks`]: which locks were waited for.
 //! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
 //!
 //! Contract: everything is below one directory of this process, and is gone at the end, after errors and Ctrl-C too; what
@@ -14,6 +14,7 @@ mod cpu;
 mod fio;
 mod journal;
 mod load;
+mod locks;
 mod matrix;
 mod names;
 mod origin;
@@ -99,7 +100,7 @@ pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     put(&plan.out.join("run.json"), &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?)?;
     let described: Vec<_> = systems.iter().map(|system| (system.name().to_owned(), system.describe())).collect();
     let archive = plan.pack(&work.0, &bench)?;
-    let loads = Loads { bench: &bench, sizes: plan.sizes, archive };
+    let loads = Loads { bench: &bench, sizes: plan.sizes, archive, locks: false };
     let mut matrix = Matrix { loads, systems, journal: Journal::create(&plan.out)? };
     let publish = |journal: &Journal, end: Option<(f64, f64)>| {
         let (cells, sizes, samples) = (&plan.cells, &plan.sizes, &journal.samples);

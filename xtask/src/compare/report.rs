@@ -301,7 +301,7 @@ fn times(ratio: Option<f64>) -> String {
 
 /// How fast a run of a cell was, in words for the terminal.
 pub fn speed_words(cell: &str, metrics: &super::sample::Metrics) -> String {
-    let Some(cell) = CELLS.iter().find(|known| known.name == cell) else { return String::new() };
+    let Some(cell) = CELLS.iter().find(|known| known.name == Cell::name_of(cell)) else { return String::new() };
     let (metric, unit) = Material::speed_of(cell);
     format!("{} {unit}", number(metrics.get(metric).copied()))
 }

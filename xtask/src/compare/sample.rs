@@ -1,5 +1,6 @@
 //! What was measured, and what follows from it: medians, ratios, rows of `summary.json`.
 
+use super::locks::LockUse;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +24,38 @@ pub struct Sample {
     /// Resident memory in MiB of each process, in the cell `memory`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes_mib: Vec<(String, f64)>,
+    /// Operations that the locks were used for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub operations: f64,
+    /// How locks were used meanwhile, where that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockUse>,
     /// Why nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+/// What a load gave.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Its numbers.
+    pub metrics: Metrics,
+    /// See [`Sample::processes_mib`].
+    pub processes_mib: Vec<(String, f64)>,
+    /// See [`Sample::operations`].
+    pub operations: f64,
+    /// See [`Sample::locks`].
+    pub locks: Vec<LockUse>,
+}
+
+impl From<Metrics> for Measured {
+    fn from(metrics: Metrics) -> Measured {
+        Measured { metrics, ..Measured::default() }
+    }
 }
 
 /// Every run so far.
@@ -145,7 +175,8 @@ pub mod tests {
     pub fn sample(cell: &str, system: &str, run: u32, metric: &str, value: f64) -> Sample {
         let metrics = Metrics::from([(metric.to_owned(), value)]);
         let (cell, system) = (cell.to_owned(), system.to_owned());
-        Sample { cell, system, run, metrics, processes_mib: Vec::new(), error: None }
+        let (processes_mib, operations, locks) = (Vec::new(), 0.0, Vec::new());
+        Sample { cell, system, run, metrics, processes_mib, operations, locks, error: None }
     }
 
     #[test]

@@ -1,22 +1,29 @@
 //! `cargo xtask sweep`: one setting at a time, each of its values beside the defaults, as in studies of single parameters ("Ceph
-//! single parameter", `gluster-flash`): what a setting is worth on this machine is measured, not looked up.
+//! single parameter", `gluster-flash`): what a setting is worth on this machine is measured, not looked up. [`report`] writes it
+//! down.
+
+mod report;
 
 use super::cells::{self, Cell, Set, Sizes};
 use super::journal::Journal;
 use super::load::Loads;
 use super::matrix::Matrix;
 use super::origin::Origin;
-use super::sample::{Samples, TREFOIL, rounded};
-use super::system::{System, Variant};
+use super::sample::TREFOIL;
+use super::system::{Setting, Slow, System, Variant};
 use super::{Place, command_line, places, put, report_dir};
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec::Interrupt;
 use crate::testrun::Bench;
-use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Values of a sweep, at most: all clusters run at once.
 const VARIANTS_MAX: usize = 12;
+/// Requests in flight, at most: what a mount asks the kernel for at once (its `MAX_BACKGROUND`).
+const IN_FLIGHT_MAX: u32 = 128;
+/// Milliseconds that a slowed OSD stands still at a time, at most: half of the grace after which it counts as dead.
+const SLOW_MS_MAX: u64 = 1_000;
 
 /// What is changed, and what is measured.
 #[derive(clap::Args, Clone, Debug)]
@@ -25,6 +32,16 @@ pub struct SweepArgs {
     /// repeat it for more keys, of which one is changed at a time
     #[arg(long, required = true, value_name = "KEY=VALUES")]
     set: Vec<String>,
+    /// KEY=VALUE that differs from the defaults in all of the clusters, that of the defaults too; repeat it for more
+    #[arg(long, value_name = "KEY=VALUE")]
+    with: Vec<String>,
+    /// Requests in flight in all, such as 1,2,4,8,16,32,64: each cell, of random I/O only, is measured with each [default: those of the cell]
+    #[arg(long, value_delimiter = ',', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(IN_FLIGHT_MAX)))]
+    iodepth: Vec<u32>,
+    /// Slows the second OSD of each cluster while it is measured: stopped (SIGSTOP) for so many milliseconds, running for a quarter of
+    /// that, in turns
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=SLOW_MS_MAX))]
+    slow_osd: Option<u64>,
     /// Cells, as of `compare --only`
     #[arg(long, value_delimiter = ',', value_name = "CELL", default_value = "randread-4k,randwrite-4k")]
     only: Vec<String>,
@@ -56,21 +73,27 @@ struct Plan {
 
 impl Plan {
     fn new(args: &SweepArgs) -> Outcome<Plan> {
-        let mut variants = vec![Variant::default()];
+        let with: Vec<Setting> = args.with.iter().map(|text| setting(text)).collect::<Outcome<_>>()?;
+        let slow = args.slow_osd.map(|ms| Slow { stopped: Duration::from_millis(ms) });
+        let mut variants = vec![Variant { changed: None, with: with.clone(), slow }];
         let mut keys = Vec::new();
         for set in &args.set {
-            let Some((key, values)) = set.split_once('=').filter(|(key, values)| !key.is_empty() && !values.is_empty())
-            else {
+            let Some((key, values)) = pair(set) else {
                 return fail(format!("--set {set}: not KEY=VALUE[,VALUE...], such as osd_disk_threads=1,16"));
             };
+            ensure!(with.iter().all(|fixed| fixed.key != key), "--set {set}: --with says what {key} is");
             keys.push(key);
-            let of_key = |value: &str| Variant { key: key.to_owned(), value: value.to_owned() };
+            let of_key = |value: &str| Variant {
+                changed: Some(Setting { key: key.to_owned(), value: value.to_owned() }),
+                with: with.clone(),
+                slow,
+            };
             variants.extend(values.split(',').map(of_key));
         }
         ensure!(variants.len() <= VARIANTS_MAX + 1, "{} values; at most {VARIANTS_MAX}", variants.len() - 1);
         let is_twice = |(at, variant): (usize, &Variant)| variants[..at].contains(variant);
         ensure!(!variants.iter().enumerate().any(is_twice), "--set names a value twice");
-        let cells = cells::choose(Set::Quick, &args.only)?;
+        let cells = with_in_flight(cells::choose(Set::Quick, &args.only)?, &args.iodepth)?;
         let is_loadable = |cell: &Cell| !matches!(cell.work, cells::Work::Tree(_));
         ensure!(cells.iter().all(is_loadable), "cells of a tree of files are measured by `compare` only");
         let name = args.name.clone().unwrap_or_else(|| format!("sweep-{}", keys.join("-").replace('.', "-")));
@@ -80,6 +103,37 @@ impl Plan {
         let sizes = Sizes { runs, seconds, ..defaults };
         Ok(Plan { name, variants, cells, sizes, out })
     }
+}
+
+fn pair(text: &str) -> Option<(&str, &str)> {
+    text.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty())
+}
+
+fn setting(text: &str) -> Outcome<Setting> {
+    match pair(text) {
+        Some((key, value)) => Ok(Setting { key: key.to_owned(), value: value.to_owned() }),
+        None => fail(format!("--with {text}: not KEY=VALUE, such as mount.hedge_delay=0.01")),
+    }
+}
+
+/// Each cell with each number of requests in flight; the cells as they are if there is none.
+fn with_in_flight(cells: Vec<Cell>, counts: &[u32]) -> Outcome<Vec<Cell>> {
+    if counts.is_empty() {
+        return Ok(cells);
+    }
+    let mut counts = counts.to_vec();
+    counts.sort_unstable();
+    counts.dedup();
+    let mut all = Vec::new();
+    for cell in cells {
+        for count in &counts {
+            let Some(cell) = cell.with_in_flight(*count) else {
+                return fail(format!("--iodepth is for cells of random I/O without fsync, and {} is none", cell.name));
+            };
+            all.push(cell);
+        }
+    }
+    Ok(all)
 }
 
 /// Starts a cluster for the defaults and for each value, measures all in turn, and writes the report.
@@ -100,7 +154,7 @@ pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
     }
     std::fs::create_dir_all(&plan.out).doing(|| format!("cannot make {}", plan.out.display()))?;
     put(&plan.out.join("run.json"), &serde_json::to_string_pretty(&origin).doing(|| "cannot encode the origin")?)?;
-    let loads = Loads { bench: &bench, sizes: plan.sizes, archive: None };
+    let loads = Loads { bench: &bench, sizes: plan.sizes, archive: None, locks: true };
     let mut matrix = Matrix { loads, systems, journal: Journal::create(&plan.out)? };
     let names: Vec<String> = plan.variants.iter().map(Variant::name).collect();
     let measured = matrix.run(&plan.cells, |_| Ok(()));
@@ -109,7 +163,10 @@ pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
     let lines: Vec<String> =
         rows.iter().map(serde_json::to_string).collect::<Result<_, _>>().doing(|| "cannot encode the summary")?;
     put(&plan.out.join("summary.json"), &format!("[\n{}\n]\n", lines.join(",\n")))?;
-    put(&plan.out.join("report.md"), &text(&plan, &origin, samples))?;
+    for (file, svg) in report::figures(&plan, samples) {
+        put(&plan.out.join(file), &svg)?;
+    }
+    put(&plan.out.join("report.md"), &report::text(&plan, &origin, samples))?;
     println!("report: {}", plan.out.join("report.md").display());
     measured?;
     let failed = samples.failures().count();
@@ -117,74 +174,51 @@ pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
     Ok(())
 }
 
-/// `report.md`.
-fn text(plan: &Plan, origin: &Origin, samples: &Samples) -> String {
-    let mut out = String::new();
-    let _ = writeln!(out, "# One setting at a time: {}\n", origin.name);
-    let _ = writeln!(out, "* Command: `{}`", origin.command);
-    let _ = writeln!(out, "* Commit: {}; begun {} UTC", origin.commit, origin.begun);
-    let _ = writeln!(out, "* Machine: {}; data on {}", origin.machine, origin.disk);
-    let _ = writeln!(
-        out,
-        "* A 2+1 cluster of processes and a mount for each value and for the defaults (`{TREFOIL}`), all at once; each cell on all of them in \
-         turn, {} runs; {}, {} s, files of {} MiB for each job.",
-        plan.sizes.runs, origin.fio, plan.sizes.seconds, plan.sizes.file_mib
-    );
-    for cell in &plan.cells {
-        let _ = writeln!(out, "\n## {}\n\n{}.\n", cell.name, cell.about());
-        let _ = writeln!(
-            out,
-            "| setting | median | of the defaults | p99 latency, us | CPU us per operation | of the defaults |"
-        );
-        let _ = writeln!(out, "|---|---|---|---|---|---|");
-        for variant in &plan.variants {
-            let name = variant.name();
-            let median = |metric: &str| shown(samples.median(cell.name, &name, metric));
-            // Of the defaults' value to this one's in each run: turned round, for what is asked is the setting's worth.
-            let ratio = |metric: &str| match samples.ratio(cell.name, &name, metric).0 {
-                Some(ratio) if ratio > 0.0 => format!("{:.2}x", 1.0 / ratio),
-                _ => "-".to_owned(),
-            };
-            let speed = if samples.metrics(cell.name).contains("ops_per_s") { "ops_per_s" } else { "mb_per_s" };
-            let _ = writeln!(
-                out,
-                "| `{name}` | {} | {} | {} | {} | {} |",
-                median(speed),
-                ratio(speed),
-                median("p99_us"),
-                median("cpu_machine_us"),
-                ratio("cpu_machine_us")
-            );
-        }
-    }
-    out.push_str(NOT_SHOWN);
-    out
-}
-
-fn shown(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| rounded(value).to_string())
-}
-
-const NOT_SHOWN: &str = "
-`raw.jsonl`: one line per run of a cell. `summary.json`: one row per cell, metric and value, with the defaults as `trefoil`.
-
-## What this does not show
-
-* One setting differs from the defaults at a time: what two of them do together is not measured.
-* Clients, daemons and load share the cores of one machine and its loopback. A setting that spreads work over more cores than there are
-  can only cost here.
-* Medians of a few runs: differences of some per cent are noise.
-";
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn plan(set: &[&str]) -> Outcome<Plan> {
-        let set = set.iter().map(|set| (*set).to_owned()).collect();
-        let only = vec!["randread-4k".into()];
-        let out = Some("missing".into());
-        Plan::new(&SweepArgs { set, only, size: Set::Smoke, runs: None, seconds: None, name: None, out })
+    fn args(set: &[&str]) -> SweepArgs {
+        SweepArgs {
+            set: set.iter().map(|set| (*set).to_owned()).collect(),
+            with: Vec::new(),
+            iodepth: Vec::new(),
+            slow_osd: None,
+            only: vec!["randread-4k".into()],
+            size: Set::Smoke,
+            runs: None,
+            seconds: None,
+            name: None,
+            out: Some("missing".into()),
+        }
+    }
+
+    pub(super) fn plan(set: &[&str]) -> Outcome<Plan> {
+        Plan::new(&args(set))
+    }
+
+    pub(super) fn plan_with_in_flight(set: &[&str], iodepth: &[u32]) -> Plan {
+        Plan::new(&SweepArgs { iodepth: iodepth.to_vec(), ..args(set) }).unwrap()
+    }
+
+    #[test]
+    fn each_cell_is_measured_with_each_number_in_flight() {
+        let plan = plan_with_in_flight(&["a=1"], &[64, 1, 4, 4]);
+        let titles: Vec<String> = plan.cells.iter().map(Cell::title).collect();
+        assert_eq!(titles, ["randread-4k@1", "randread-4k@4", "randread-4k@64"]);
+        let error = Plan::new(&SweepArgs { iodepth: vec![2], only: vec!["create".into()], ..args(&["a=1"]) });
+        assert!(error.err().unwrap().to_string().contains("random"));
+    }
+
+    #[test]
+    fn what_all_have_is_not_changed_by_one() {
+        let with = |text: &str| Plan::new(&SweepArgs { with: vec![text.to_owned()], ..args(&["a=1"]) });
+        let plan = with("mount.b=2").unwrap();
+        assert_eq!(plan.variants.iter().map(Variant::name).collect::<Vec<_>>(), ["trefoil", "a=1"]);
+        assert!(plan.variants.iter().all(|variant| variant.with.len() == 1));
+        for (text, words) in [("a=3", "--with says"), ("b", "KEY=VALUE")] {
+            assert!(with(text).err().unwrap().to_string().contains(words), "{text}");
+        }
     }
 
     #[test]

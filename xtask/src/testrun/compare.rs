@@ -63,7 +63,44 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             ensure!(text.contains(part), "the report lacks `{part}`");
         }
         nothing_is_left(&compare::places(bench))
+    })?;
+    report.case("compare", "a sweep over requests in flight, with an OSD slowed, has a figure and the locks", || {
+        let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
+        let out = dir.path().join("run");
+        let mut command =
+            bench.xtask(&["sweep", "--set", "mount.op_history=locked", "--set", "mount.read_policy=fastest"]);
+        command.args(["--with", "mount.hedge_delay=0.01", "--slow-osd", "5", "--iodepth", "2,1", "--size", "smoke"]);
+        command.args(["--only", "randread-4k", "--out"]).arg(&out);
+        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(bench))?;
+        check_series(&out)?;
+        nothing_is_left(&compare::places(bench))
     })
+}
+
+/// What a sweep over requests in flight has to write.
+fn check_series(out: &Path) -> Outcome {
+    let text = read(&out.join("report.md"))?;
+    for part in [
+        "**Slowed**: osd-1 of each cluster",
+        "`mount.hedge_delay=0.01`",
+        "![randread-4k](randread-4k.svg)",
+        "| setting | 1 | 2 |",
+        "Locks during `randread-4k@2`",
+        "| mount | operation history |",
+    ] {
+        ensure!(text.contains(part), "the report lacks `{part}`:\n{text}");
+    }
+    let svg = read(&out.join("randread-4k.svg"))?;
+    ensure!(svg.contains(">mount.read_policy=fastest<") && !svg.contains("NaN"), "the figure lacks a line: {svg}");
+    let raw = read(&out.join("raw.jsonl"))?;
+    ensure!(raw.lines().count() == 6, "{} lines of raw data instead of three settings twice", raw.lines().count());
+    for line in raw.lines() {
+        let sample: serde_json::Value = serde_json::from_str(line).doing(|| "raw.jsonl is not JSON")?;
+        let is_used = |lock: &serde_json::Value| lock["taken"].as_u64().is_some_and(|taken| taken > 0);
+        let locks = sample["locks"].as_array().is_some_and(|locks| !locks.is_empty() && locks.iter().all(is_used));
+        ensure!(locks && sample["operations"].as_f64().is_some_and(|count| count > 0.0), "no locks in {line}");
+    }
+    Ok(())
 }
 
 /// Directories are named after their processes.

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
     let Some(rig) = Rig::start("operator", bench, report, settings)? else { return Ok(()) };
-    let tests: [RigTest; 13] = [
+    let tests: [RigTest; 14] = [
         ("status, for people and as JSON", status),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
@@ -32,6 +32,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("top: connections under load, and what other mappings would do", telemetry::connections),
         ("profile: every layer counts what a mount was asked", profile::layers),
         ("profile: tables, shares, filters, one mount", profile::table),
+        ("history: the last requests of a mount, and how they ended", profile::history),
         ("a mount that is stopped is named by locks, top and profile", profile::stopped_mount),
         ("errors of locks, top and profile are words and exit codes", telemetry::errors),
         ("metrics: a scrape, beside garbage and slow peers", telemetry::metrics),
@@ -44,9 +45,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     rig.finish(bench, report)
 }
 
-/// With metrics; and a mount that is stopped keeps its session for long enough to be seen not to answer.
+/// With metrics and a history; and a mount that is stopped keeps its session for long enough to be seen not to answer.
 fn settings(mut spec: Spec) -> Spec {
     spec.settings.extend([telemetry::SETTING.into(), "session_ttl_ms = 120000".into()]);
+    spec.mount_options = "op_history=lock-free".into();
     spec
 }
 

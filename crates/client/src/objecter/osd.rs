@@ -11,7 +11,7 @@ use protocol::{CoreId, Kind, OsdId};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Which connection.
@@ -30,19 +30,28 @@ pub(crate) struct OsdLink {
     pub addr: SocketAddr,
     connection: Connection,
     up: Cell<bool>,
-    /// Expected time to an answer, in microseconds: a moving average.
-    latency: Cell<u32>,
+    /// Expected time to an answer, in microseconds: a moving average; and when it was last measured.
+    latency: Cell<(u32, Option<Instant>)>,
     /// What is on its way there, over this connection and those before it.
     pub window: Rc<Window>,
 }
 
 /// Smoothing of the expected latency: an eighth of each new measurement, as TCP does.
 const LATENCY_SHIFT: u32 = 3;
+/// The expected latency of an OSD that is not asked halves in this time, so that one that was slow is tried again: 100
+/// times as slow as the others, after 7 s.
+const LATENCY_HALF_LIFE: Duration = Duration::from_secs(1);
+
+/// The expected latency after a time without a measurement.
+fn faded(latency: u32, idle: Duration) -> u32 {
+    let halvings = u32::try_from(idle.as_millis() / LATENCY_HALF_LIFE.as_millis()).unwrap_or(u32::MAX);
+    latency.checked_shr(halvings).unwrap_or(0).max(latency.min(1))
+}
 
 impl OsdLink {
     /// Takes over a connection just begun.
     pub fn new(key: OsdKey, addr: SocketAddr, connection: Connection, window: Rc<Window>) -> Self {
-        Self { key, addr, connection, up: Cell::new(false), latency: Cell::new(0), window }
+        Self { key, addr, connection, up: Cell::new(false), latency: Cell::new((0, None)), window }
     }
 
     /// Do frames flow?
@@ -66,15 +75,25 @@ impl OsdLink {
     }
 
     /// Expected microseconds to an answer; 0: not known.
-    pub fn latency(&self) -> u32 {
-        self.latency.get()
+    pub fn latency(&self, now: Instant) -> u32 {
+        let (latency, measured) = self.latency.get();
+        measured.map_or(latency, |at| faded(latency, now.saturating_duration_since(at)))
     }
 
     /// An answer took so long.
     pub fn measured(&self, took: Duration) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
-        let old = self.latency.get();
-        self.latency.set(if old == 0 { took.max(1) } else { old - (old >> LATENCY_SHIFT) + (took >> LATENCY_SHIFT) });
+        let (old, _) = self.latency.get();
+        let new = if old == 0 { took.max(1) } else { old - (old >> LATENCY_SHIFT) + (took >> LATENCY_SHIFT) };
+        self.latency.set((new, Some(Instant::now())));
+    }
+
+    /// An answer was waited for so long, and is waited for no longer: it would have taken more.
+    pub fn overdue(&self, waited: Duration) {
+        let (latency, _) = self.latency.get();
+        if waited.as_micros() > u128::from(latency) {
+            self.measured(waited);
+        }
     }
 
     /// Ends the connection.
@@ -124,5 +143,18 @@ impl OsdLink {
     /// Is it this connection?
     pub fn is_connection(&self, id: u64) -> bool {
         self.connection.id() == id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_an_osd_that_is_not_asked_fades() {
+        assert_eq!(faded(20_000, Duration::from_millis(999)), 20_000);
+        assert_eq!(faded(20_000, Duration::from_secs(2)), 5_000);
+        assert_eq!(faded(20_000, Duration::from_secs(3600)), 1, "but it never counts as not known");
+        assert_eq!(faded(0, Duration::from_secs(3600)), 0);
     }
 }

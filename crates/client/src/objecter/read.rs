@@ -291,7 +291,9 @@ impl Reader<'_> {
         };
         let latency: SmallVec<[u32; 16]> = match self.policy {
             ReadPolicy::Fastest => {
-                self.pg.all_shards().iter().map(|s| self.pg.link(s).map_or(u32::MAX, |link| link.latency())).collect()
+                let now = Instant::now();
+                let of = |shard| self.pg.link(shard).map_or(u32::MAX, |link| link.latency(now));
+                self.pg.all_shards().iter().map(of).collect()
             }
             _ => SmallVec::new(),
         };
@@ -299,24 +301,30 @@ impl Reader<'_> {
         plan_read(self.pg.layout, &self.range, usable, &preference)
     }
 
-    /// An attempt, and a second one beside it that avoids the shards that are late.
+    /// An attempt, and a second one beside it that avoids the shards that are late: once the others are enough, which they
+    /// may become only when some of those asked have answered.
     async fn hedged(&self, plan: &ReadPlan, excluded: ShardSet) -> Result<Bytes, Failure> {
         let (late, unused) = (Cell::new(plan.shards()), Cell::new(ShardSet::EMPTY));
+        let begin = Instant::now();
         let mut first = pin!(self.attempt(plan, &late));
         let delay = self.local.shared.config.hedge_delay;
         if delay.is_zero() {
             return first.await;
         }
-        let mut timer = pin!(self.local.worker.sleep(delay));
-        let early = poll_fn(|cx| match first.as_mut().poll(cx) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending => timer.as_mut().poll(cx).map(|_| None),
+        let (mut timer, mut is_over) = (pin!(self.local.worker.sleep(delay)), false);
+        let early = poll_fn(|cx| {
+            if let Poll::Ready(result) = first.as_mut().poll(cx) {
+                return Poll::Ready(Err(result));
+            }
+            is_over = is_over || timer.as_mut().poll(cx).is_ready();
+            let other = is_over.then(|| self.plan(excluded.union(late.get()))).flatten();
+            other.map_or(Poll::Pending, |other| Poll::Ready(Ok(other)))
         })
         .await;
-        if let Some(result) = early {
-            return result;
-        }
-        let Some(other) = self.plan(excluded.union(late.get())) else { return first.await };
+        let other = match early {
+            Ok(other) => other,
+            Err(result) => return result,
+        };
         let mut second = pin!(self.attempt(&other, &unused));
         let (mut first_failed, mut second_failed) = (None, false);
         poll_fn(|cx| {
@@ -330,7 +338,10 @@ impl Reader<'_> {
             }
             if !second_failed && let Poll::Ready(result) = second.as_mut().poll(cx) {
                 match (result, first_failed) {
-                    (Ok(bytes), _) => return Poll::Ready(Ok(bytes)),
+                    (Ok(bytes), _) => {
+                        self.give_up(late.get(), begin.elapsed());
+                        return Poll::Ready(Ok(bytes));
+                    }
                     (Err(_), Some(failure)) => return Poll::Ready(Err(failure)),
                     (Err(_), None) => second_failed = true,
                 }
@@ -338,6 +349,12 @@ impl Reader<'_> {
             Poll::Pending
         })
         .await
+    }
+
+    /// These shards are waited for no longer. Their answers, which would tell how slow they are, will not be looked at: were
+    /// that forgotten, the slowest would stay the one of which nothing bad is known.
+    fn give_up(&self, late: ShardSet, waited: Duration) {
+        late.iter().filter_map(|shard| self.pg.link(shard)).for_each(|link| link.overdue(waited));
     }
 
     async fn attempt(&self, plan: &ReadPlan, late: &Cell<ShardSet>) -> Result<Bytes, Failure> {

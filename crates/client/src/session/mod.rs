@@ -85,8 +85,8 @@ impl Client {
         let config = config.checked()?;
         let addr = monitor::resolve(&config.monitor)?;
         let pools = PoolConfig { pools: config.buffer_pools, ..PoolConfig::default() };
-        let telemetry = config.telemetry;
-        let runtime = RuntimeConfig { telemetry, pools, ..RuntimeConfig::new("client", config.workers) };
+        let (telemetry, op_history) = (config.telemetry, config.op_history);
+        let runtime = RuntimeConfig { telemetry, op_history, pools, ..RuntimeConfig::new("client", config.workers) };
         let runtime = Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;
         let shared = Shared::new(config, runtime.handle());
         let runtime = ContentionMutex::new(shared.handle.locks(), "client runtime", Some(runtime));

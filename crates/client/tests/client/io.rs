@@ -247,6 +247,43 @@ fn busy_late_and_corrupt_shards_are_overcome() {
     assert!(matches!(failed, Err(ClientError::Unreadable(_))), "{failed:?}");
 }
 
+/// One whose answers never come in time is never measured; it must not be taken for the fastest for that.
+#[test]
+fn a_shard_that_hedged_reads_gave_up_is_not_asked_first_again() {
+    let fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |config| {
+        config.hedge_delay = Duration::from_millis(300);
+        config.read_policy = ReadPolicy::Fastest;
+    });
+    let mut model = Model::new(5, 9);
+    (0..10).for_each(|_| model.step(&client));
+    let slow = (0..3).find(|shard| fake.reads(*shard) > 0).expect("somebody was asked");
+    fake.faults(slow, Faults { delay: Duration::from_secs(60), ..Faults::default() });
+    model.check_range(&client, 0, SIZE_MAX);
+    model.check_range(&client, 0, SIZE_MAX);
+    let before = fake.reads(slow);
+    (0..50).for_each(|_| model.check_range(&client, 0, 4096));
+    let asked = fake.reads(slow) - before;
+    assert!(asked < 25, "{asked} of 50 reads asked the slow shard");
+    fake.faults(slow, Faults::default());
+}
+
+#[test]
+fn a_hedge_begins_once_enough_shards_have_answered() {
+    let fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |config| config.hedge_delay = Duration::from_millis(10));
+    let mut model = Model::new(5, 9);
+    (0..10).for_each(|_| model.step(&client));
+    // Both are late when the delay is over, so that no two others are left; one answers soon after.
+    fake.faults(0, Faults { delay: Duration::from_secs(60), ..Faults::default() });
+    fake.faults(1, Faults { delay: Duration::from_millis(100), ..Faults::default() });
+    let begin = std::time::Instant::now();
+    model.check_range(&client, 0, SIZE_MAX);
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(10), "the read waited {took:?}, as long as for a dead shard");
+    [0, 1].into_iter().for_each(|shard| fake.faults(shard, Faults::default()));
+}
+
 #[test]
 fn a_full_disk_is_an_error_and_room_is_noticed() {
     let fake = Fake::start(profile(2, 1), 4);

@@ -2,7 +2,7 @@
 
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
-use crate::convert::{allocate_mode, caller, errno};
+use crate::convert::{allocate_mode, caller};
 use client::fs::{CreateMode, SeekTo};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
@@ -39,12 +39,13 @@ impl Adapter {
     pub(super) fn do_open(&self, req: &Request, file: Gfid, flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
         let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
-        self.run(RequestKind::Open, file, 0, move |fs| async move {
-            match fs.open(file, writes(flags), caller).await {
-                Ok(cached) => reply.opened(NO_HANDLE, answers[usize::from(cached)]),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::Open,
+            (file, 0),
+            reply,
+            move |fs| async move { fs.open(file, writes(flags), caller).await },
+            move |reply, cached| reply.opened(NO_HANDLE, answers[usize::from(cached)]),
+        );
     }
 
     pub(super) fn do_create(
@@ -64,27 +65,29 @@ impl Adapter {
         };
         let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
         let shape = self.shape();
-        self.run(RequestKind::Create, parent, 0, move |fs| async move {
-            match fs.create(parent, name, mode & 0o7777, how, caller).await {
-                Ok((attr, cached)) => {
-                    let flags = answers[usize::from(cached)];
-                    let (attr, attr_ttl) = shape.of(&attr);
-                    // One time to live for both: the shorter.
-                    reply.created(&attr_ttl.min(shape.entry_ttl()), &attr, GENERATION, NO_HANDLE, flags);
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::Create,
+            (parent, 0),
+            reply,
+            move |fs| async move { fs.create(parent, name, mode & 0o7777, how, caller).await },
+            move |reply, (attr, cached)| {
+                let flags = answers[usize::from(cached)];
+                let (attr, attr_ttl) = shape.of(&attr);
+                // One time to live for both: the shorter.
+                reply.created(&attr_ttl.min(shape.entry_ttl()), &attr, GENERATION, NO_HANDLE, flags);
+            },
+        );
     }
 
     pub(super) fn do_read(&self, req: &Request, file: Gfid, offset: u64, size: u32, reply: ReplyData) {
         let caller = caller(req);
-        self.run(RequestKind::Read, file, offset, move |fs| async move {
-            match fs.read(file, offset, size as usize, caller).await {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::Read,
+            (file, offset),
+            reply,
+            move |fs| async move { fs.read(file, offset, size as usize, caller).await },
+            |reply, data| reply.data(&data),
+        );
     }
 
     pub(super) fn do_write(
@@ -98,13 +101,14 @@ impl Adapter {
     ) {
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
-        self.run(RequestKind::Write, file, offset, move |fs| async move {
-            let len = data.len() as u32;
-            match fs.write(file, offset, data, append, caller).await {
-                Ok(()) => reply.written(len),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        let len = data.len() as u32;
+        self.run(
+            RequestKind::Write,
+            (file, offset),
+            reply,
+            move |fs| async move { fs.write(file, offset, data, append, caller).await },
+            move |reply, ()| reply.written(len),
+        );
     }
 
     pub(super) fn do_fallocate(
@@ -132,21 +136,23 @@ impl Adapter {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let caller = caller(req);
-        self.run(RequestKind::Lseek, file, offset, move |fs| async move {
-            match fs.seek(file, offset, to, caller).await {
-                Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::Lseek,
+            (file, offset),
+            reply,
+            move |fs| async move { fs.seek(file, offset, to, caller).await },
+            |reply, found| reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+        );
     }
 
     pub(super) fn do_copy(&self, req: &Request, from: (Gfid, u64), to: (Gfid, u64), len: u64, reply: ReplyWrite) {
         let caller = caller(req);
-        self.run(RequestKind::Copy, to.0, to.1, move |fs| async move {
-            match fs.copy(from, to, len.min(COPY_BYTES_MAX), caller).await {
-                Ok(copied) => reply.written(copied as u32),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::Copy,
+            to,
+            reply,
+            move |fs| async move { fs.copy(from, to, len.min(COPY_BYTES_MAX), caller).await },
+            |reply, copied| reply.written(copied as u32),
+        );
     }
 }

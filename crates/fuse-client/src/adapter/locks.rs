@@ -73,16 +73,19 @@ impl Adapter {
     pub(super) fn do_getlk(&self, req: &Request, file: Gfid, owner: LockOwner, wanted: &KernelLock, reply: ReplyLock) {
         let Some(lock) = wanted.lock() else { return reply.error(Errno::EINVAL) };
         let caller = caller(req);
-        self.run(RequestKind::GetLock, file, 0, move |fs| async move {
-            match fs.test_lock(file, lock::LockOwner(owner.0), lock, caller).await {
-                Ok(None) => reply.locked(lock.range.start, lock.range.last.min(OFFSET_MAX), libc::F_UNLCK, 0),
-                Ok(Some(held)) => {
+        self.run(
+            RequestKind::GetLock,
+            (file, 0),
+            reply,
+            move |fs| async move { fs.test_lock(file, lock::LockOwner(owner.0), lock, caller).await },
+            move |reply, held| match held {
+                None => reply.locked(lock.range.start, lock.range.last.min(OFFSET_MAX), libc::F_UNLCK, 0),
+                Some(held) => {
                     let kind = if held.mode == LeaseMode::Write { libc::F_WRLCK } else { libc::F_RDLCK };
                     reply.locked(held.range.start, held.range.last.min(OFFSET_MAX), kind, held.pid);
                 }
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+            },
+        );
     }
 
     pub(super) fn do_setlk(

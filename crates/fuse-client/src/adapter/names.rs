@@ -1,7 +1,7 @@
 //! Requests about names, attributes and directories.
 
 use super::times::RequestKind;
-use super::{Adapter, GENERATION};
+use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now};
 use crate::mountpoint::ALIVE;
 use fuser::{
@@ -43,9 +43,10 @@ impl Adapter {
     pub(super) fn do_lookup(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let began = self.times.of(RequestKind::Lookup).begin();
         if let Some(known) = self.fs.lookup_known(parent, name.as_bytes()) {
+            let mut recording = self.history.begin(RequestKind::Lookup.name(), parent.unique());
             match known {
                 Ok(attr) => self.shape().entry(&attr, reply),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => recording.answered(reply.refuse(errno(&error))),
             }
             return self.times.of(RequestKind::Lookup).end(began);
         }
@@ -64,18 +65,20 @@ impl Adapter {
         if let Some(attr) = self.fs.attr_known(file)
             && let (allocated, false) = self.fs.allocated_known(&attr)
         {
+            let _recording = self.history.begin(RequestKind::GetAttr.name(), file.unique());
             reply.attr(&shape.attr_ttl(), &file_attr(&attr, allocated));
             return self.times.of(RequestKind::GetAttr).end(began);
         }
-        self.run(RequestKind::GetAttr, file, 0, move |fs| async move {
-            match fs.getattr(file, caller).await {
-                Ok(attr) => {
-                    let attr = file_attr(&attr, fs.allocated(&attr).await);
-                    reply.attr(&shape.attr_ttl(), &attr);
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::GetAttr,
+            (file, 0),
+            reply,
+            move |fs| async move {
+                let attr = fs.getattr(file, caller).await?;
+                Ok(file_attr(&attr, fs.allocated(&attr).await))
+            },
+            move |reply, attr| reply.attr(&shape.attr_ttl(), &attr),
+        );
     }
 
     pub(super) fn do_setattr(
@@ -97,25 +100,27 @@ impl Adapter {
             mtime: mtime.map(|time| time_or_now(time, caller.now)),
             ctime: None,
         };
-        self.run(RequestKind::SetAttr, file, 0, move |fs| async move {
-            match fs.setattr(file, set, caller).await {
-                Ok(attr) => {
-                    let (attr, ttl) = shape.of(&attr);
-                    reply.attr(&ttl, &attr);
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::SetAttr,
+            (file, 0),
+            reply,
+            move |fs| async move { fs.setattr(file, set, caller).await },
+            move |reply, attr| {
+                let (attr, ttl) = shape.of(&attr);
+                reply.attr(&ttl, &attr);
+            },
+        );
     }
 
     pub(super) fn do_readlink(&self, req: &Request, file: Gfid, reply: ReplyData) {
         let caller = caller(req);
-        self.run(RequestKind::ReadLink, file, 0, move |fs| async move {
-            match fs.readlink(file, caller).await {
-                Ok(target) => reply.data(&target),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::ReadLink,
+            (file, 0),
+            reply,
+            move |fs| async move { fs.readlink(file, caller).await },
+            |reply, target| reply.data(&target),
+        );
     }
 
     pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
@@ -189,26 +194,32 @@ impl Adapter {
     }
 
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
-        self.run(RequestKind::OpenDir, dir, 0, move |fs| async move {
-            reply.opened(FileHandle(fs.opendir(dir)), FopenFlags::empty());
-        });
+        self.run(
+            RequestKind::OpenDir,
+            (dir, 0),
+            reply,
+            move |fs| async move { Ok(fs.opendir(dir)) },
+            |reply, handle| reply.opened(FileHandle(handle), FopenFlags::empty()),
+        );
     }
 
-    pub(super) fn do_readdir(&self, req: &Request, dir: Gfid, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    pub(super) fn do_readdir(&self, req: &Request, dir: Gfid, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
         let caller = caller(req);
-        self.run(RequestKind::ReadDir, dir, 0, move |fs| async move {
-            let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
-                Ok(page) => page,
-                Err(error) => return reply.error(errno(&error)),
-            };
-            for item in page {
-                let ino = INodeNo(item.attr.gfid.unique());
-                if reply.add(ino, item.next, file_type(item.attr.kind), OsStr::from_bytes(&item.name)) {
-                    break;
+        self.run(
+            RequestKind::ReadDir,
+            (dir, 0),
+            reply,
+            move |fs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await },
+            |mut reply, page| {
+                for item in page {
+                    let ino = INodeNo(item.attr.gfid.unique());
+                    if reply.add(ino, item.next, file_type(item.attr.kind), OsStr::from_bytes(&item.name)) {
+                        break;
+                    }
                 }
-            }
-            reply.ok();
-        });
+                reply.ok();
+            },
+        );
     }
 
     pub(super) fn do_readdirplus(
@@ -217,41 +228,44 @@ impl Adapter {
         dir: Gfid,
         fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
         let caller = caller(req);
         let shape = self.shape();
-        self.run(RequestKind::ReadDirPlus, dir, 0, move |fs| async move {
-            let page = match fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await {
-                Ok(page) => page,
-                Err(error) => return reply.error(errno(&error)),
-            };
-            for item in page {
-                let (attr, attr_ttl) = shape.of(&item.attr);
-                // One time to live for both: the shorter.
-                let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(shape.entry_ttl()) };
-                if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
-                    break;
+        self.run(
+            RequestKind::ReadDirPlus,
+            (dir, 0),
+            reply,
+            move |fs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await },
+            move |mut reply, page| {
+                for item in page {
+                    let (attr, attr_ttl) = shape.of(&item.attr);
+                    // One time to live for both: the shorter.
+                    let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(shape.entry_ttl()) };
+                    if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
+                        break;
+                    }
                 }
-            }
-            reply.ok();
-        });
+                reply.ok();
+            },
+        );
     }
 
     pub(super) fn do_statfs(&self, req: &Request, file: Gfid, reply: ReplyStatfs) {
         let caller = caller(req);
-        self.run(RequestKind::StatFs, file, 0, move |fs| async move {
-            match fs.statfs(caller).await {
-                Ok(size) => {
-                    let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
-                    let (total, free) = (blocks(size.total_bytes), blocks(size.free_bytes));
-                    let files = size.files.saturating_add(FILES_FREE);
-                    let name_max = NAME_BYTES_MAX as u32;
-                    reply.statfs(total, free, free, files, FILES_FREE, STATFS_BLOCK, name_max, STATFS_BLOCK);
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+        self.run(
+            RequestKind::StatFs,
+            (file, 0),
+            reply,
+            move |fs| async move { fs.statfs(caller).await },
+            |reply, size| {
+                let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
+                let (total, free) = (blocks(size.total_bytes), blocks(size.free_bytes));
+                let files = size.files.saturating_add(FILES_FREE);
+                let name_max = NAME_BYTES_MAX as u32;
+                reply.statfs(total, free, free, files, FILES_FREE, STATFS_BLOCK, name_max, STATFS_BLOCK);
+            },
+        );
     }
 
     pub(super) fn do_setxattr(

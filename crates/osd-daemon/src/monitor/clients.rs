@@ -14,6 +14,34 @@ use std::time::Duration;
 /// Time for a client to answer: much for one that runs, and less than operators wait for the monitor.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
+/// What a client is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Question {
+    /// What it has counted.
+    Telemetry,
+    /// Which operations it remembers.
+    History,
+}
+
+impl Question {
+    /// What an operator's message asks of a client; `None` for any other message.
+    pub fn of(message: &Message) -> Option<Question> {
+        match Kind::from_u16(message.kind).filter(|_| message.is_request()) {
+            Some(Kind::ClientTelemetry) => Some(Question::Telemetry),
+            Some(Kind::ClientHistory) => Some(Question::History),
+            _ => None,
+        }
+    }
+
+    /// The question to the client, and its answer.
+    fn kinds(self) -> (Kind, Kind) {
+        match self {
+            Question::Telemetry => (Kind::Telemetry, Kind::TelemetryReply),
+            Question::History => (Kind::History, Kind::HistoryReply),
+        }
+    }
+}
+
 /// The connections of clients with a session.
 #[derive(Default)]
 pub(super) struct Clients {
@@ -44,12 +72,12 @@ impl Clients {
         self.sessions.retain(|_, known| known.id() != connection);
     }
 
-    /// Asks a session's client what it has counted, and passes the answer on.
-    pub fn ask(&self, worker: &Worker, session: SessionId, to: Connection, reply_to: ReplyTo) {
+    /// Puts a question to a session's client, and passes the answer on.
+    pub fn ask(&self, worker: &Worker, session: SessionId, asked: Question, to: Connection, reply_to: ReplyTo) {
         let client = self.sessions.get(&session).filter(|client| client.is_up()).cloned();
         worker.spawn(async move {
             let (kind, front) = match client {
-                Some(client) => question(&client).await,
+                Some(client) => put(asked, &client).await,
                 None => refusal("it is not connected to the monitor".to_owned()),
             };
             to.reply_to(reply_to, Message::new(reply_to.class, kind.to_u16(), front, Bytes::new()));
@@ -57,10 +85,11 @@ impl Clients {
     }
 }
 
-async fn question(client: &Connection) -> (Kind, Bytes) {
-    let message = Message::new(TrafficClass::Control, Kind::Telemetry.to_u16(), Bytes::new(), Bytes::new());
+async fn put(asked: Question, client: &Connection) -> (Kind, Bytes) {
+    let (question, answer) = asked.kinds();
+    let message = Message::new(TrafficClass::Control, question.to_u16(), Bytes::new(), Bytes::new());
     match client.call(message, ANSWER_MAX).await {
-        Ok(reply) if reply.kind == Kind::TelemetryReply.to_u16() => (Kind::TelemetryReply, reply.front),
+        Ok(reply) if reply.kind == answer.to_u16() => (answer, reply.front),
         Ok(reply) => refusal(format!("it gave an unexpected answer of kind {:#06x}", reply.kind)),
         Err(CallError::Deadline) => refusal(format!("nothing came within {} s", ANSWER_MAX.as_secs())),
         Err(error) => refusal(error.to_string()),

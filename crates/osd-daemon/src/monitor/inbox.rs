@@ -1,5 +1,6 @@
 //! What arrives for the owner, and the services that bring it.
 
+use super::clients::Question;
 use crate::admin::{Fixed, LiveConfig};
 use crate::inbox::OwnerEvent;
 use messenger::{CloseReason, Connection, Message, ReplyTo, Service, Worker};
@@ -13,8 +14,8 @@ use std::sync::Arc;
 pub(super) enum Event {
     /// A request, and where its answer goes.
     Request { connection: Connection, reply_to: ReplyTo, request: MonitorRequest },
-    /// Somebody asks what the client of a session has counted.
-    AskClient { connection: Connection, reply_to: ReplyTo, session: SessionId },
+    /// Somebody asks something of the client of a session.
+    AskClient { connection: Connection, reply_to: ReplyTo, session: SessionId, asked: Question },
     /// A connection is closed for good.
     Closed { connection: u64 },
     /// What became of a question to an OSD.
@@ -54,8 +55,8 @@ impl Service for Forward {
         if message.kind == Kind::Admin.to_u16() && message.is_request() {
             return self.live.serve(&Fixed, connection, &message);
         }
-        if Kind::from_u16(message.kind) == Some(Kind::ClientTelemetry) && message.is_request() {
-            return self.ask_client(connection, &message);
+        if let Some(asked) = Question::of(&message) {
+            return self.ask_client(connection, &message, asked);
         }
         if Kind::from_u16(message.kind) != Some(Kind::Monitor) || !message.is_request() {
             tracing::warn!(peer = %connection.peer(), kind = message.kind, "not for a monitor: connection closed");
@@ -77,11 +78,11 @@ impl Service for Forward {
 }
 
 impl Forward {
-    fn ask_client(&self, connection: &Connection, message: &Message) {
+    fn ask_client(&self, connection: &Connection, message: &Message, asked: Question) {
         match protocol::decode::<SessionId>("session", &message.front) {
             Ok(session) => {
                 let (connection, reply_to) = (connection.clone(), message.reply_to());
-                self.inbox.push(Event::AskClient { connection, reply_to, session });
+                self.inbox.push(Event::AskClient { connection, reply_to, session, asked });
             }
             Err(error) => refuse(connection, message, error.to_string()),
         }

@@ -101,8 +101,8 @@ impl Owner {
                 self.clients.note(&connection, renewed, &reply);
                 answers.push(Answer { connection, reply_to, reply });
             }
-            Event::AskClient { connection, reply_to, session } => {
-                self.clients.ask(&self.worker, session, connection, reply_to);
+            Event::AskClient { connection, reply_to, session, asked } => {
+                self.clients.ask(&self.worker, session, asked, connection, reply_to);
             }
             Event::Closed { connection } => {
                 self.clients.closed(connection);

@@ -45,7 +45,9 @@ impl Service for Answers {
                 };
                 connection.reply(&message, Kind::ResolveReply.to_u16(), protocol::encode(&reply), Bytes::new());
             }
-            Some(Kind::Telemetry) => assert!(messenger::telemetry::answer(worker, connection, &message)),
+            Some(Kind::Telemetry | Kind::History) => {
+                assert!(messenger::telemetry::answer(worker, connection, &message))
+            }
             other => panic!("the monitor sent {other:?}"),
         }
     }
@@ -259,6 +261,12 @@ fn a_client_is_asked_over_its_own_connection() {
     let client = Peer::connect(&clients.handle(), monitor.addr());
     let session = open(&client);
     assert_eq!(ask(session), Ok(2), "the client's workers, whom the operator has none of");
+    let history =
+        Message::new(TrafficClass::Control, Kind::ClientHistory.to_u16(), protocol::encode(&session), Bytes::new());
+    let reply = block_on(operator.connection.call(history, PATIENCE)).expect("an answer");
+    assert_eq!(Kind::from_u16(reply.kind), Some(Kind::HistoryReply));
+    let history: messenger::HistoryReport = protocol::decode("history", &reply.front).expect("a history");
+    assert_eq!(history, messenger::HistoryReport::default(), "off");
     // The session goes on over another connection, as after a restart of the monitor.
     client.connection.close();
     let again = Peer::connect(&clients.handle(), monitor.addr());

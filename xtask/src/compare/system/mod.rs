@@ -1,14 +1,18 @@
 //! The systems under test: each is set up below a directory of its own, and everything of it goes when it is dropped.
 //!
 //! * [`gluster`]: GlusterFS, as it comes and tuned. * [`plain`]: a directory of the disk.
-//! * [`passthrough`]: libfuse's `passthrough_hp` over it. * [`trefoil`]: ours, separate processes.
+//! * [`passthrough`]: libfuse's `passthrough_hp` over it. * [`trefoil`]: ours, separate processes. * [`slow`]: one of them slowed.
 
 mod gluster;
 mod passthrough;
 mod plain;
+mod slow;
 mod trefoil;
 
+pub use slow::{Slow, Slowed};
+
 use super::cpu::Process;
+use super::locks::LockUse;
 use super::sample::TREFOIL;
 use crate::error::{Outcome, fail};
 use crate::testrun::Bench;
@@ -68,19 +72,49 @@ pub fn trefoil(dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
     Ok(Box::new(trefoil::Trefoil::up(dir, &Variant::default(), bench)?))
 }
 
+/// A key of `osd-daemon`, or `mount.` and an option of the mount, and its value as on a command line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: String,
+}
+
+impl Setting {
+    /// Both, as on a command line.
+    pub fn text(&self) -> String {
+        format!("{}={}", self.key, self.value)
+    }
+
+    /// The option of the mount that it sets.
+    fn mount_option(&self) -> Option<String> {
+        self.key.strip_prefix("mount.").map(|option| format!("{option}={}", self.value))
+    }
+
+    /// The line of configuration of the daemons that it sets. What TOML would not read as it stands is text.
+    fn line(&self) -> Option<String> {
+        let is_plain = self.value.parse::<f64>().is_ok() || self.value.parse::<bool>().is_ok();
+        let value = if is_plain { self.value.clone() } else { format!("{:?}", self.value) };
+        self.mount_option().is_none().then(|| format!("{} = {value}", self.key))
+    }
+}
+
 /// Trefoil with a setting that is not the default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Variant {
-    /// A key of `osd-daemon`, or `mount.` and an option of the mount; empty: all settings as they come.
-    pub key: String,
-    /// Its value, as on a command line.
-    pub value: String,
+    /// What makes it differ from the others; `None`: nothing.
+    pub changed: Option<Setting>,
+    /// What differs from the defaults in all of them.
+    pub with: Vec<Setting>,
+    /// How one of its OSDs is slowed.
+    pub slow: Option<Slow>,
 }
 
 impl Variant {
     /// Its name in reports.
     pub fn name(&self) -> String {
-        if self.key.is_empty() { TREFOIL.to_owned() } else { format!("{}={}", self.key, self.value) }
+        self.changed.as_ref().map_or_else(|| TREFOIL.to_owned(), Setting::text)
     }
 
     /// Starts it below a directory.
@@ -91,17 +125,18 @@ impl Variant {
         Ok(Box::new(trefoil::Trefoil::up(dir, self, bench)?))
     }
 
-    /// The option of the mount that it sets.
-    fn mount_option(&self) -> Option<String> {
-        self.key.strip_prefix("mount.").map(|option| format!("{option}={}", self.value))
+    fn settings(&self) -> impl Iterator<Item = &Setting> {
+        self.with.iter().chain(&self.changed)
     }
 
-    /// The line of configuration of the daemons that it sets. What TOML would not read as it stands is text.
-    fn setting(&self) -> Option<String> {
-        let is_plain = self.value.parse::<f64>().is_ok() || self.value.parse::<bool>().is_ok();
-        let value = if is_plain { self.value.clone() } else { format!("{:?}", self.value) };
-        let of_daemons = !self.key.is_empty() && self.mount_option().is_none();
-        of_daemons.then(|| format!("{} = {value}", self.key))
+    /// Options of the mount, as of `mount -o`.
+    fn mount_options(&self) -> String {
+        self.settings().filter_map(Setting::mount_option).collect::<Vec<_>>().join(",")
+    }
+
+    /// Lines of configuration of the daemons.
+    fn lines(&self) -> Vec<String> {
+        self.settings().filter_map(Setting::line).collect()
     }
 }
 
@@ -127,6 +162,19 @@ pub trait System {
 
     /// Its processes now.
     fn processes(&self) -> Vec<Process>;
+
+    /// How its locks were used since it started; `None` where it does not tell.
+    ///
+    /// # Errors
+    /// When it should tell and does not.
+    fn locks(&self) -> Outcome<Option<Vec<LockUse>>> {
+        Ok(None)
+    }
+
+    /// What makes its life harder while it is measured, until that is dropped; `None`: nothing.
+    fn disturb(&self) -> Option<Slowed> {
+        None
+    }
 
     /// What only a system of several parts can do; `None` for one of a single part.
     fn parts(&mut self) -> Option<&mut dyn Parts>;

@@ -1,14 +1,18 @@
-//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1; the defaults, or one of them changed.
+//! Trefoil: monitor, metadata service and three OSDs as separate processes on the disk, 2+1; the defaults, or some of them changed.
 
-use super::{Parts, System, VICTIM, Variant};
+use super::{Parts, Slow, Slowed, System, VICTIM, Variant};
 use crate::cluster::layout::{MOUNT, Spec, osd_name};
 use crate::cluster::{Cluster, Guest};
 use crate::compare::cpu::{Group, Process};
+use crate::compare::locks::{self, LockUse};
 use crate::error::{Error, Outcome};
-use crate::exec::Interrupt;
+use crate::exec::{self, Interrupt};
 use crate::testrun::Bench;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// `trefoil locks` answers within this time: it waits 10 s for a daemon that is silent.
+const LOCKS_MAX: Duration = Duration::from_secs(30);
 
 /// A cluster and its mounts.
 pub struct Trefoil {
@@ -16,6 +20,7 @@ pub struct Trefoil {
     area: PathBuf,
     others: Vec<Guest>,
     cluster: Cluster,
+    slow: Option<Slow>,
     interrupt: Interrupt,
 }
 
@@ -41,10 +46,11 @@ impl Trefoil {
     pub fn up(dir: &Path, variant: &Variant, bench: &Bench) -> Outcome<Trefoil> {
         let area = dir.join("mnt");
         let mut spec = Spec { mount: Some(area.clone()), ..Spec::new(&dir.join("cluster")) };
-        spec.settings.extend(variant.setting());
-        spec.mount_options = variant.mount_option().unwrap_or_default();
+        spec.settings.extend(variant.lines());
+        spec.mount_options = variant.mount_options();
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
-        Ok(Trefoil { name: variant.name(), area, others: Vec::new(), cluster, interrupt: bench.interrupt.clone() })
+        let (name, slow) = (variant.name(), variant.slow);
+        Ok(Trefoil { name, area, others: Vec::new(), cluster, slow, interrupt: bench.interrupt.clone() })
     }
 }
 
@@ -60,8 +66,9 @@ impl System for Trefoil {
     fn describe(&self) -> Vec<String> {
         let layout = self.cluster.layout();
         let processes = format!("monitor, metadata service and {} OSDs as processes", layout.osds.len());
-        let changed: Vec<&str> = layout.settings.iter().map(String::as_str).chain([&*layout.mount_options]).collect();
-        let changed = changed.join("");
+        let options = Some(&*layout.mount_options).filter(|options| !options.is_empty());
+        let changed: Vec<&str> = layout.settings.iter().map(String::as_str).chain(options).collect();
+        let changed = changed.join(", ");
         let settings = if changed.is_empty() { "all settings as they come" } else { &changed };
         vec![format!("{processes}, {}+{}, on the disk, loopback, FUSE mount, {settings}", layout.k, layout.m)]
     }
@@ -74,6 +81,16 @@ impl System for Trefoil {
             Some(Process { pid: daemon.pid()?, group, name: daemon.name })
         };
         own.into_iter().chain(guests).filter_map(process).collect()
+    }
+
+    fn locks(&self) -> Outcome<Option<Vec<LockUse>>> {
+        let mut command = self.cluster.command("trefoil");
+        let run = exec::run_ok(command.args(["locks", "--json"]), LOCKS_MAX, &self.interrupt)?;
+        locks::parse(&run.stdout).map(Some)
+    }
+
+    fn disturb(&self) -> Option<Slowed> {
+        self.slow.and_then(|slow| Some(slow.begin(self.cluster.daemon(&osd_name(VICTIM)).ok()?)))
     }
 
     fn parts(&mut self) -> Option<&mut dyn Parts> {

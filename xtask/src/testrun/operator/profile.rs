@@ -133,6 +133,33 @@ fn mount_name(rig: &Rig, shown: &Value) -> Outcome<String> {
     }
 }
 
+/// Requests that succeed and fail are in the mount's history; a daemon has none, and says how to change that.
+pub fn history(bench: &Bench, rig: &Rig) -> Outcome {
+    let (name, area) = (mount_name(rig, &everybody(bench, rig)?)?, rig.area(bench, "history")?);
+    let lines = format!(
+        "set +x; head -c 100000 /dev/zero > '{0}/seen'; sync '{0}/seen'; ! cat '{0}/missing' 2> said\n\
+         trefoil history {name} --json > shown; trefoil history {name} --last 5 > table; test $(wc -l < table) = 6\n\
+         trefoil history osd.0 | grep -q op_history=locked; ! trefoil history osd.9 2> said; grep -q 'mds, osd.0' said\n\
+         cat shown",
+        area.display()
+    );
+    let shown = json(&trefoil(bench, rig, &lines, 60)?.stdout)?;
+    ensure!(shown["mode"] == "lock-free", "the mount was told to remember: {}", shown["mode"]);
+    let entries = list(&shown, "entries")?;
+    let ended = |operation: &str, errno: i64| {
+        entries
+            .iter()
+            .any(|e| e["operation"] == operation && e["errno"] == errno && e["duration_ns"].as_u64() > Some(0))
+    };
+    // 2: ENOENT
+    for (operation, errno) in [("create", 0), ("write", 0), ("fsync", 0), ("lookup", 2)] {
+        ensure!(ended(operation, errno), "no {operation} that ended with {errno} in {shown}");
+    }
+    let ids = entries.iter().filter_map(|entry| entry["id"].as_u64());
+    ensure!(ids.is_sorted(), "not in the order of beginning: {shown}");
+    Ok(())
+}
+
 /// A mount that does not answer is named by each command, which ends all the same; it answers when it goes on.
 pub fn stopped_mount(bench: &Bench, rig: &Rig) -> Outcome {
     let name = mount_name(rig, &everybody(bench, rig)?)?;
