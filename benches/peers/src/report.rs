@@ -5,9 +5,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use plot::{Figure, Panel, Plot, style};
 use benches::machine::{self, Machine};
 use benches::stats::median;
+use plot::{Figure, Panel, Plot, style};
 use serde::Serialize;
 
 use crate::System;

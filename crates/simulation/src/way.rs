@@ -200,16 +200,14 @@ impl World {
     }
 
     fn way_list(&mut self, x: usize, call: &mut Option<Call>, answer: Option<(usize, Answer)>) -> Stage {
+        if let Some((_, Answer::Reply(RecoveryReply::Listed { everything: true, .. }))) = &answer {
+            self.cover("a shard is listed everything, as its dirty list was cut short");
+        }
         let node = &mut self.nodes[x];
         let Some(shard) = &mut node.shard else { return Stage::List };
         if let Some((m, Answer::Reply(RecoveryReply::Listed { objects, marks, more, everything, .. }))) = answer {
             shard.listed(si(m), &objects, &marks, more, everything);
-            if everything {
-                self.cover("a shard is listed everything, as its dirty list was cut short");
-            }
         }
-        let node = &mut self.nodes[x];
-        let Some(shard) = &mut node.shard else { return Stage::List };
         let Some(member) = shard.unlisted().iter().next() else {
             shard.finish_list(&mut node.disk).expect("deltas are always taken");
             let rebuilds = shard.to_rebuild();

@@ -35,7 +35,7 @@ const RETELL_AFTER: Duration = Duration::from_secs(1);
 /// Pause before a return that failed on this side is tried again.
 const FAILED_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Time between signs of life.
-const PULSE_EVERY: Duration = Duration::from_millis(250);
+pub(super) const PULSE_EVERY: Duration = Duration::from_millis(250);
 
 /// Where the return of a PG's shard stands, in one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -79,10 +79,10 @@ pub struct PgState {
     pub sessions: Vec<(SessionId, Seq, Option<Seq>)>,
     /// Objects that absent shards miss.
     pub dirty: Vec<(ShardIndex, Vec<ObjectId>)>,
-    /// Absent shards that may miss any object beside these.
-    pub cut_short: ShardSet,
     /// Objects whose rebuilding was begun and has not ended.
     pub begun: Vec<ObjectId>,
+    /// Absent shards that may miss any object beside the dirty ones.
+    pub cut_short: ShardSet,
 }
 
 /// See the module.
@@ -231,8 +231,8 @@ impl Log {
             whole: self.whole,
             sessions: self.sessions.iter().map(|(id, s)| (*id, s.base, s.closed)).collect(),
             dirty: dirty.map(|(shard, objects)| (*shard, objects.iter().copied().collect())).collect(),
-            cut_short: self.cut_short,
             begun: self.begun.iter().copied().collect(),
+            cut_short: self.cut_short,
         }
     }
 

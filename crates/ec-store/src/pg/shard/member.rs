@@ -260,11 +260,6 @@ impl PgShard {
         Ok(RecoveryReply::Cleared { objects })
     }
 
-    /// Is it not known any more which objects shard `shard` misses?
-    pub fn is_cut_short(&self, shard: ShardIndex) -> bool {
-        self.log.cut_short.contains(shard)
-    }
-
     // ---- resolution of a dead session
 
     /// Fences the session here and now. What [`PgShard::holding`] tells after the next whole sync is the answer.
@@ -307,5 +302,110 @@ impl PgShard {
         }
         self.queue_all();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::shard::{Change, Item, Lsn};
+    use crate::pg::{PgView, SessionTable, ShardView};
+    use bytes::Bytes;
+    use protocol::{Gfid, PgId, PoolId, Profile, ShardSet};
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    const ABSENT: ShardIndex = ShardIndex::new(2);
+    const EPOCH: Epoch = Epoch::new(1);
+
+    /// Fragments without content, and how often they were listed.
+    struct Names {
+        objects: Vec<ObjectId>,
+        listed: usize,
+    }
+
+    impl ShardStore for Names {
+        fn append(&mut self, _: PgId, _: Item<'_>) -> Result<Lsn, StoreError> {
+            Ok(Lsn(1))
+        }
+
+        fn is_unwritten(&mut self, _: PgId, _: ObjectId, _: Range<u64>) -> bool {
+            false
+        }
+
+        fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Bytes) -> Result<Box<[u32]>, StoreError> {
+            Err(StoreError::NoSpace)
+        }
+
+        fn apply(&mut self, _: PgId, _: &Profile, _: ObjectId, _: &[Change<'_>]) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn objects(&mut self, _: PgId) -> Result<Vec<ObjectId>, StoreError> {
+            self.listed += 1;
+            Ok(self.objects.clone())
+        }
+    }
+
+    fn object(n: u64) -> ObjectId {
+        ObjectId { gfid: Gfid::of_inode(n), index: 0 }
+    }
+
+    /// An active member while shard 2 is away.
+    fn member() -> PgShard {
+        let pg = PgId { pool: PoolId::new(1), number: 0 };
+        let profile = Profile::new(2, 1, 512, Profile::OBJECT_BYTES_DEFAULT).expect("a profile");
+        let (in_sync, joining, active) = (ShardSet::first(3).without(ABSENT), ShardSet::EMPTY, true);
+        let view = PgView { pg, epoch: EPOCH, profile, in_sync, joining, active };
+        PgShard::new(ShardView { pg: view, me: ShardIndex::new(0), sessions: Arc::new(SessionTable::default()) })
+    }
+
+    fn page(
+        member: &mut PgShard,
+        store: &mut Names,
+        after: Option<ObjectId>,
+        blank: bool,
+    ) -> (Vec<ObjectId>, bool, bool) {
+        match member.list(store, EPOCH, ABSENT, after, blank, &[]).expect("no failure") {
+            RecoveryReply::Listed { objects, more, everything, .. } => (objects, more, everything),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_pages_of_a_list_are_of_one_look_and_leave_nothing_out() {
+        let all: Vec<ObjectId> = (0..2 * LIST_PAGE_OBJECTS as u64 + 7).map(object).collect();
+        let mut store = Names { objects: all.iter().rev().copied().collect(), listed: 0 };
+        let mut member = member();
+        let (mut given, mut more) = (Vec::new(), true);
+        while more {
+            let after = given.last().copied();
+            let (objects, more_follow, _) = page(&mut member, &mut store, after, true);
+            assert!((1..=LIST_PAGE_OBJECTS).contains(&objects.len()));
+            given.extend(objects);
+            more = more_follow;
+        }
+        let mut sorted = all;
+        sorted.sort_unstable();
+        assert_eq!((given, store.listed), (sorted, 1));
+        // asked from the beginning, it looks anew
+        store.objects.truncate(3);
+        assert_eq!(page(&mut member, &mut store, None, true).0.len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_remembered_is_everything_until_the_shard_has_noted_it() {
+        let mut store = Names { objects: vec![object(1), object(2)], listed: 0 };
+        let mut member = member();
+        member.log.cut_short = ShardSet::only(ABSENT);
+        // nothing was listed yet: what the shard says it has noted was another's list
+        member.noted(&mut store, EPOCH, ABSENT).expect("no failure");
+        assert!(member.log.cut_short.contains(ABSENT));
+        assert_eq!(page(&mut member, &mut store, None, false), (vec![object(1), object(2)], false, true));
+        // trimmed since: it may have been listed before, and changed
+        member.log.dirty.entry(ABSENT).or_default().insert(object(1));
+        member.noted(&mut store, EPOCH, ABSENT).expect("no failure");
+        assert!(!member.log.cut_short.contains(ABSENT));
+        assert_eq!(page(&mut member, &mut store, None, false), (vec![object(1)], false, false));
     }
 }

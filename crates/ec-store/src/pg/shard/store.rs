@@ -135,13 +135,13 @@ pub enum Delta {
     Done(Vec<ObjectId>),
     /// These objects are no longer dirty for an absent shard.
     Clean(ShardIndex, Vec<ObjectId>),
-    /// An absent shard has noted what it misses, as its dirty list was cut short: only what was trimmed since counts.
-    Noted(ShardIndex),
     /// The object was rebuilt: its records up to these marks are dropped (`None`: all), which become floors.
     Rebuilt(ObjectId, Vec<(SessionId, Option<Seq>)>),
     /// Records from this position on, and before this item, are dropped: the bytes of the first one were lost. Their objects
     /// are to be rebuilt.
     CutFrom(Lsn),
+    /// An absent shard has noted what it misses, as its dirty list was cut short: only what was trimmed since counts.
+    Noted(ShardIndex),
 }
 
 /// An item for the journal.
