@@ -44,6 +44,7 @@ mod channel;
 mod connection;
 mod connections;
 mod counters;
+mod doze;
 mod driver;
 pub mod exposition;
 pub mod frame;

@@ -21,6 +21,7 @@ use mio::{Events, Poll as Reactor, Registry, Token};
 use crate::blocking::JobFailed;
 use crate::buffer::Pool;
 use crate::counters::{WorkerCounters, WorkerStats};
+use crate::doze::Doze;
 use crate::locals::Locals;
 use crate::meter::{Meter, WorkerTime};
 use crate::operation::{Layer, Operation, OperationTable};
@@ -65,8 +66,8 @@ pub(crate) struct WorkerShared {
     pub(crate) counters: WorkerCounters,
     time: WorkerTime,
     queue: SegQueue<Command>,
-    /// In front of the eventfd: set only while the worker is in, or about to enter, a poll that may wait.
-    asleep: AtomicBool,
+    /// In front of the eventfd: it sleeps only while it is in, or about to enter, a poll that may wait.
+    doze: Doze,
     closed: AtomicBool,
     waker: mio::Waker,
     wakeups: AtomicU64,
@@ -102,7 +103,7 @@ impl WorkerShared {
             counters: WorkerCounters::default(),
             time: WorkerTime::new(Instant::now()),
             queue: SegQueue::new(),
-            asleep: AtomicBool::new(false),
+            doze: Doze::default(),
             closed: AtomicBool::new(false),
             waker: mio::Waker::new(&registry, WAKE_TOKEN)?,
             wakeups: AtomicU64::new(0),
@@ -121,7 +122,7 @@ impl WorkerShared {
             return false;
         }
         self.queue.push(command);
-        if self.asleep.swap(false, SeqCst) {
+        if self.doze.rouse() {
             self.wakeups.fetch_add(1, Relaxed);
             if let Err(error) = self.waker.wake() {
                 tracing::error!(worker = self.index, %error, "cannot wake a worker");
@@ -452,8 +453,9 @@ impl Worker {
     fn poll_reactor(&self, reactor: &mut Reactor, events: &mut Events) {
         let shared = &self.inner.shared;
         let mut until = self.poll_until();
-        if until != Until::Now {
-            shared.asleep.store(true, SeqCst);
+        let lies_down = until != Until::Now;
+        if lies_down {
+            shared.doze.lie_down();
             if !shared.queue.is_empty() {
                 until = Until::Now;
             }
@@ -475,7 +477,9 @@ impl Worker {
         {
             tracing::error!(worker = self.index(), %error, "poll failed");
         }
-        shared.asleep.store(false, SeqCst);
+        if lies_down {
+            shared.doze.get_up();
+        }
         if let Some(waiting) = waiting {
             waiting.end(time, Instant::now());
         }

@@ -226,7 +226,7 @@ pub const fn space_taken(fragment_bytes: u64) -> u64 {
 /// | 32..40 | durable | the session's last record here that outlives a power loss |
 /// | 40..48 | free | bytes that the OSD will still take, beside [`SESSION_WINDOW_BYTES`] of every session; 0: full |
 /// | 48..49 | status | [`Status`] |
-/// | 49..50 | flags | [`AckMessage::HELLO`]: answers an attach |
+/// | 49..50 | flags | bits: [`AckMessage::HELLO`], [`AckMessage::HOLD`] |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct AckMessage {
@@ -251,6 +251,9 @@ pub struct AckMessage {
 impl AckMessage {
     /// Answers an attach.
     pub const HELLO: u8 = 1;
+    /// The journal of this core is at its limit: the session begins no more writes to it until an acknowledgement of the core comes
+    /// without this bit. What is on its way is taken.
+    pub const HOLD: u8 = 2;
 }
 
 /// Asks for a range of a fragment.

@@ -286,9 +286,8 @@ impl Local {
 
     /// An acknowledgement came.
     pub fn on_ack(&self, key: OsdKey, connection: u64, ack: &AckMessage) {
-        if self.link(key, connection).is_none() {
-            return;
-        }
+        let Some(link) = self.link(key, connection) else { return };
+        link.window.hold(ack.flags & AckMessage::HOLD != 0);
         let pg = self.pgs.borrow().get(&PgId::from_u64(ack.pg.get())).cloned();
         if let Some(pg) = pg {
             pg.ack(self, Instant::now(), key, ack);

@@ -62,6 +62,9 @@ impl OsdLink {
     /// The connection came up or went down.
     pub fn set_up(&self, up: bool) {
         self.up.set(up);
+        if !up {
+            self.window.hold(false);
+        }
     }
 
     /// Sends a one-way message; `data_crc`: its data's CRC32C, if that is known.
@@ -98,6 +101,7 @@ impl OsdLink {
 
     /// Ends the connection.
     pub fn close(&self) {
+        self.window.hold(false);
         self.connection.close();
     }
 }

@@ -1,8 +1,11 @@
-//! What is on its way to one core of an OSD, bounded: the core keeps space for as much of every session (see
-//! [`protocol::shard::SESSION_WINDOW_BYTES`]).
+//! What is on its way to one core of an OSD, bounded: the core keeps space for as much of every session, on its disk and in its journal
+//! (see [`protocol::shard::SESSION_WINDOW_BYTES`]).
 //!
 //! Contract: single-threaded, no I/O. A write takes its part of the windows of all shards that it touches at once, before it is
-//! numbered, and gives it back when it is reported. Whoever waits for one window holds no part of another.
+//! numbered, and gives it back when it is reported. Whoever waits for one window holds no part of another. No part is given while the
+//! core's journal is at its limit, by its last word ([`AckMessage::HOLD`](protocol::shard::AckMessage::HOLD)). So its journal takes all
+//! that is on its way to it, beyond the limit, and never refuses a record for which another core waits, whose journal it would
+//! keep from shrinking: journals that are full of each other's records cannot come to be.
 
 use super::wait::Notify;
 use protocol::shard::{SESSION_WINDOW_BYTES, space_taken};
@@ -21,17 +24,26 @@ pub(crate) struct Window {
     /// In the unit of [`space_taken`].
     bytes_max: u64,
     on_the_way: Cell<u64>,
+    /// The core's journal is at its limit.
+    is_held: Cell<bool>,
     freed: Notify,
 }
 
 impl Window {
     /// For so many bytes. A write that is larger has it alone.
     pub fn new(bytes_max: u64) -> Rc<Self> {
-        Rc::new(Self { bytes_max, on_the_way: Cell::new(0), freed: Notify::default() })
+        Rc::new(Self { bytes_max, on_the_way: Cell::new(0), is_held: Cell::new(false), freed: Notify::default() })
+    }
+
+    /// The core's word: is its journal at its limit? A core that cannot be reached has none; it tells again when it can.
+    pub fn hold(&self, is_held: bool) {
+        if self.is_held.replace(is_held) && !is_held {
+            self.freed.notify();
+        }
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {
-        self.on_the_way.get() == 0 || self.on_the_way.get() + bytes <= self.bytes_max
+        !self.is_held.get() && (self.on_the_way.get() == 0 || self.on_the_way.get() + bytes <= self.bytes_max)
     }
 }
 
@@ -67,44 +79,4 @@ impl Drop for OnTheWay {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::Future;
-    use std::pin::{Pin, pin};
-    use std::task::{Context, Poll, Waker};
-
-    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-        future.poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    fn admitted(windows: &[&Rc<Window>], bytes: u64) -> OnTheWay {
-        let windows = windows.iter().map(|window| Rc::clone(window)).collect();
-        let Poll::Ready(part) = poll(pin!(OnTheWay::admit(windows, bytes))) else { panic!("there is room") };
-        part
-    }
-
-    #[test]
-    fn a_write_waits_for_every_window_and_holds_none_meanwhile() {
-        let (wide, narrow) = (Window::new(1 << 20), Window::new(100_000));
-        let first = admitted(&[&narrow], 50_000);
-        let both = [&wide, &narrow].map(Rc::clone).into_iter().collect();
-        let mut second = pin!(OnTheWay::admit(both, 50_000));
-        assert!(poll(second.as_mut()).is_pending());
-        assert_eq!(wide.on_the_way.get(), 0);
-        drop(first);
-        let Poll::Ready(second) = poll(second) else { panic!("the narrow window is free") };
-        assert_eq!(wide.on_the_way.get(), space_taken(50_000));
-        drop(second);
-        assert_eq!((wide.on_the_way.get(), narrow.on_the_way.get()), (0, 0));
-    }
-
-    #[test]
-    fn a_write_larger_than_the_window_has_it_alone() {
-        let window = Window::new(10_000);
-        let large = admitted(&[&window], 1 << 20);
-        let mut next = pin!(OnTheWay::admit(std::iter::once(Rc::clone(&window)).collect(), 512));
-        assert!(poll(next.as_mut()).is_pending());
-        drop(large);
-        assert!(poll(next).is_ready());
-    }
-}
+mod tests;

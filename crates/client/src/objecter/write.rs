@@ -140,6 +140,7 @@ pub(super) async fn mutate(
 ) -> Result<(), ClientError> {
     let pg = local.pg_of(pool, object)?;
     local.session_usable().await?;
+    let on_the_way = OnTheWay::admit(pg.windows(pg.all_shards()), 0).await;
     let guard = match local.locks.is_idle(object) {
         true => None,
         // Truncate and delete concern everything behind.
@@ -150,6 +151,7 @@ pub(super) async fn mutate(
     let write = bare(&pg, object, op, fragment.start, (fragment.end - fragment.start) as u32, logical_end);
     let seq = pg.write(local, Instant::now(), write)?;
     drop(guard);
+    pg.hold_until_reported(seq, on_the_way);
     pg.reported(local, seq).await
 }
 

@@ -49,7 +49,9 @@ use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
 use protocol::monitor::{Fullness, PgBacklog, SessionHolding};
-use protocol::shard::{AckMessage, AttachRequest, MarkRequest, ReadRequest, ShardHead, Status, WriteRequest};
+use protocol::shard::{
+    AckMessage, AttachRequest, MarkRequest, ReadRequest, SESSION_WINDOW_BYTES, ShardHead, Status, WriteRequest,
+};
 use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -237,6 +239,8 @@ struct State<O> {
     /// When the disk was last asked for its space.
     space_asked: Option<Instant>,
     last_trim: Option<Instant>,
+    /// Sessions were told to begin no more writes ([`AckMessage::HOLD`]).
+    is_holding: bool,
     /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle).
     trim_wanted: bool,
     repairs: VecDeque<Repair>,
@@ -256,6 +260,15 @@ struct State<O> {
     toofull: BTreeSet<PgId>,
     stats: CoreStats,
     stopped: bool,
+}
+
+impl<O> State<O> {
+    /// The flag that every acknowledgement must have, if the journal is at its limit.
+    fn hold(&mut self) -> u8 {
+        let is_at_limit = self.store.journal.is_at_limit();
+        self.is_holding |= is_at_limit;
+        if is_at_limit { AckMessage::HOLD } else { 0 }
+    }
 }
 
 struct Shared<O> {
@@ -310,6 +323,7 @@ impl<O: Outlet> Core<O> {
             waiting: Waiting::default(),
             space_asked: None,
             last_trim: None,
+            is_holding: false,
             trim_wanted: false,
             repairs: VecDeque::new(),
             corrupt: BTreeSet::new(),
@@ -373,7 +387,9 @@ impl<O: Outlet> Core<O> {
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, replays, touched, backfills, .. } = &mut *state;
         let pg = view.pg.pg;
-        store.space.set_sessions(view.sessions.unresolved());
+        let sessions = view.sessions.unresolved();
+        store.space.set_sessions(sessions);
+        store.journal.allow_beyond(sessions * SESSION_WINDOW_BYTES);
         if view.is_in_sync() {
             backfills.remove(&pg);
         }
@@ -515,10 +531,11 @@ impl<O: Outlet> Core<O> {
         take: impl FnOnce(&mut PgShard, &mut CoreStore) -> Result<Outcome, StoreError>,
     ) -> bool {
         let free = state.store.space.free(self.shared.ratios.get());
+        let hold = state.hold();
         let State { store, shards, touched, sync, waiting, .. } = &mut *state;
         let (pg, attach) = (head.pg(), head.attach());
         let Some(held) = shards.get_mut(&pg) else {
-            send_ack(outlet, &not_held(pg, attach));
+            send_ack(outlet, not_held(pg, attach), hold);
             return false;
         };
         let result = match store.poison() {
@@ -533,10 +550,10 @@ impl<O: Outlet> Core<O> {
                 sync.wanted = true;
                 waiting.syncs.push_back((sync.next(), self.shared.times.sync.begin()));
             }
-            Ok(Outcome::Refused(status)) => send_ack(outlet, &held.shard.refusal(attach, status, free)),
+            Ok(Outcome::Refused(status)) => send_ack(outlet, held.shard.refusal(attach, status, free), hold),
             Err(error) => {
                 tracing::error!(%pg, %error, "a message could not be taken");
-                send_ack(outlet, &held.shard.refusal(attach, error.status(), free));
+                send_ack(outlet, held.shard.refusal(attach, error.status(), free), hold);
             }
         }
         touched.push(pg);
@@ -697,7 +714,9 @@ fn not_held(pg: PgId, attach: AttachId) -> AckMessage {
     }
 }
 
-fn send_ack<O: Outlet>(outlet: &O, ack: &AckMessage) {
+/// `hold`: what [`State::hold`] gave.
+fn send_ack<O: Outlet>(outlet: &O, mut ack: AckMessage, hold: u8) {
+    ack.flags |= hold;
     let front = Bytes::copy_from_slice(ack.as_bytes());
     outlet.send(Message::new(TrafficClass::Client, Kind::Ack.to_u16(), front, Bytes::new()));
 }

@@ -150,6 +150,7 @@ impl<O: Outlet> Core<O> {
 
     fn answer(state: &mut State<O>, pg: PgId, ratios: FullRatios) {
         let free = state.store.space.free(ratios);
+        let hold = state.hold();
         let State { store, shards, .. } = state;
         let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_acks()) else { return };
         let is_poisoned = store.poison().is_some();
@@ -159,7 +160,7 @@ impl<O: Outlet> Core<O> {
                 ack.status = Status::Io as u8;
             }
             if let Some(outlet) = outlets.get(&session) {
-                send_ack(outlet, &ack);
+                send_ack(outlet, ack, hold);
             }
         });
     }
@@ -425,7 +426,25 @@ impl<O: Outlet> Core<O> {
         let State { store, shards, .. } = &mut *state;
         shards.values_mut().for_each(|held| held.shard.commit_trim(upto));
         store.trim(upto, checkpoint)?;
+        drop(state);
+        self.end_hold();
         Ok(())
+    }
+
+    /// Once the journal is below its limit, sessions that were told to begin no more writes are told that they may.
+    fn end_hold(&self) {
+        let mut state = self.shared.state.borrow_mut();
+        let State { store, shards, touched, is_holding, .. } = &mut *state;
+        if !*is_holding || store.journal.is_at_limit() {
+            return;
+        }
+        *is_holding = false;
+        for (pg, held) in shards {
+            held.shard.acknowledge_all();
+            touched.push(*pg);
+        }
+        drop(state);
+        self.schedule_turn();
     }
 }
 

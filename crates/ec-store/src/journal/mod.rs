@@ -14,7 +14,8 @@
 //! missing though a later one says that it was synced is *damage* and refused ([`JournalError::Damaged`]); anything else
 //! that is missing is the torn tail of a crash, and is cut.
 //!
-//! **Limits.** A journal holds `journal_bytes_max`; then [`JournalError::Full`] until [`Journal::trim`]. A full disk is
+//! **Limits.** A journal is at its limit with `journal_bytes_max` ([`Journal::is_at_limit`]: its owner asks for no more), and takes what
+//! [`Journal::allow_beyond`] allows in addition; then [`JournalError::Full`] until [`Journal::trim`]. A full disk is
 //! [`JournalError::NoSpace`] and leaves the journal usable. A failed sync poisons the journal: every later append,
 //! flush and sync fails with [`JournalError::Poisoned`] until it is opened again.
 //!
@@ -60,7 +61,8 @@ pub struct JournalConfig {
     /// Size of a segment, and so the most an entry can have, in bytes. 32 MiB: small enough to trim often, large enough
     /// that starting one is rare.
     pub journal_segment_bytes: u64,
-    /// Entries in the journal of one core, in bytes. 1 GiB is some seconds of writes at full speed.
+    /// Entries in the journal of one core, in bytes, beside what [`Journal::allow_beyond`] allows. 1 GiB is some seconds of writes at
+    /// full speed.
     pub journal_bytes_max: u64,
     /// What to do if synced entries are missing.
     pub on_damage: OnDamage,
@@ -93,7 +95,7 @@ pub enum JournalError {
     Full {
         /// What it holds.
         bytes: u64,
-        /// `journal_bytes_max`.
+        /// `journal_bytes_max`, and what is allowed beyond it.
         bytes_max: u64,
     },
     /// The entry does not fit in a segment: a mistake of the caller or of the configuration.
@@ -170,6 +172,8 @@ impl JournalError {
 pub struct Journal {
     dir: Dir,
     config: JournalConfig,
+    /// Bytes that entries may take beyond `journal_bytes_max`.
+    beyond_max: u64,
     /// Oldest first; the last is the one appended to.
     segments: VecDeque<Segment>,
     next_lsn: Lsn,
@@ -221,6 +225,7 @@ impl Journal {
         let mut journal = Self {
             dir,
             config,
+            beyond_max: 0,
             segments,
             next_lsn,
             synced: next_lsn - 1,
@@ -296,6 +301,16 @@ impl Journal {
             self.begin_segment(number, may_use_spare)?;
         }
         Ok(())
+    }
+
+    /// Entries may take so many bytes beyond `journal_bytes_max`: 0 at first.
+    pub fn allow_beyond(&mut self, bytes: u64) {
+        self.beyond_max = bytes;
+    }
+
+    /// Does it hold `journal_bytes_max` or more?
+    pub fn is_at_limit(&self) -> bool {
+        self.bytes() >= self.config.journal_bytes_max
     }
 
     /// Has a segment been begun that holds no checkpoint yet? True after opening.
@@ -463,7 +478,7 @@ impl Journal {
     }
 
     fn check_limit(&self, more: u64) -> Result<(), JournalError> {
-        let (bytes, bytes_max) = (self.bytes(), self.config.journal_bytes_max);
+        let (bytes, bytes_max) = (self.bytes(), self.config.journal_bytes_max.saturating_add(self.beyond_max));
         if bytes + more > bytes_max { Err(JournalError::Full { bytes, bytes_max }) } else { Ok(()) }
     }
 

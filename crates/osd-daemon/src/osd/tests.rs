@@ -2,6 +2,7 @@
 
 mod data;
 mod hostile;
+mod journals;
 mod measuring;
 mod settings;
 
@@ -33,29 +34,20 @@ struct TestCluster {
     settings: cluster::Settings,
     cores: u16,
     mapping: Mapping,
-    store: StoreConfig,
-    cut: PathCut,
-    dirty_objects_max: usize,
+    tune: Tune,
     runtime: Runtime,
     dir: TempDir,
 }
 
+/// What a test changes of every OSD's configuration.
+type Tune = Box<dyn Fn(&mut OsdConfig)>;
+
 impl TestCluster {
     fn start(cores: u16, mapping: Mapping) -> TestCluster {
-        Self::start_with(cores, mapping, StoreConfig::File, PathCut::None)
+        Self::start_tuned(cores, mapping, |_| {})
     }
 
-    /// Of OSDs that remember so few objects of what an absent one misses.
-    fn forgetful(dirty_objects_max: usize) -> TestCluster {
-        let mut cluster = Self::start(1, Mapping::CoreAffine);
-        (0..3).for_each(|osd| cluster.stop_osd(osd));
-        cluster.dirty_objects_max = dirty_objects_max;
-        (0..3).for_each(|osd| cluster.start_osd(osd));
-        cluster.wait_clean();
-        cluster
-    }
-
-    fn start_with(cores: u16, mapping: Mapping, store: StoreConfig, cut: PathCut) -> TestCluster {
+    fn start_tuned(cores: u16, mapping: Mapping, tune: impl Fn(&mut OsdConfig) + 'static) -> TestCluster {
         let settings = cluster::Settings {
             heartbeat_grace: Duration::from_secs(3),
             session_ttl: Duration::from_secs(5),
@@ -65,9 +57,8 @@ impl TestCluster {
         let runtime = Runtime::start(RuntimeConfig::new("test", 1)).expect("starts");
         let dir = tempfile::tempdir().expect("a directory");
         let (osds, monitor, addr) = (vec![None, None, None], None, ANY_PORT);
-        let dirty_objects_max = ec_store::pg::shard::PgShard::DIRTY_OBJECTS_MAX;
-        let mut cluster =
-            TestCluster { osds, monitor, addr, settings, cores, mapping, store, cut, dirty_objects_max, runtime, dir };
+        let tune = Box::new(tune);
+        let mut cluster = TestCluster { osds, monitor, addr, settings, cores, mapping, tune, runtime, dir };
         cluster.start_monitor();
         (0..3).for_each(|osd| cluster.start_osd(osd));
         cluster.wait_clean();
@@ -91,8 +82,9 @@ impl TestCluster {
     }
 
     fn osd_config(&self, osd: usize) -> OsdConfig {
-        let config = osd_config(self.dir.path(), osd, self.addr, self.cores, self.mapping);
-        OsdConfig { store: self.store, path_cut: self.cut, osd_dirty_objects_max: self.dirty_objects_max, ..config }
+        let mut config = osd_config(self.dir.path(), osd, self.addr, self.cores, self.mapping);
+        (self.tune)(&mut config);
+        config
     }
 
     fn start_osd(&mut self, osd: usize) {

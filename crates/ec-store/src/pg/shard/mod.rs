@@ -494,6 +494,14 @@ impl PgShard {
         }
     }
 
+    /// Every attached session is due an acknowledgement: what it tells beside records has changed.
+    pub fn acknowledge_all(&mut self) {
+        let is_attached = |session: &Session| session.aid > 0 && !session.fenced;
+        let sessions = self.log.sessions.iter().filter(|(_, session)| is_attached(session));
+        let attached: Vec<_> = sessions.map(|(id, _)| *id).collect();
+        attached.into_iter().for_each(|id| self.due(id, Status::Ok, false));
+    }
+
     /// Is any acknowledgement due?
     pub fn has_acks(&self) -> bool {
         !self.acks.is_empty()

@@ -153,7 +153,7 @@ fn wait_for_empty_journals(cluster: &TestCluster, osds: std::ops::Range<usize>) 
 /// compared with theirs, and what was deleted meanwhile goes.
 #[test]
 fn an_osd_of_which_nobody_remembers_what_it_missed_is_compared() {
-    let mut cluster = TestCluster::forgetful(1);
+    let mut cluster = TestCluster::start_tuned(1, Mapping::CoreAffine, |config| config.osd_dirty_objects_max = 1);
     let client = connect(&cluster);
     let files: Vec<FileRef> = (0..2 * FILES).map(|number| file(&cluster, number)).collect();
     let (old, new) = files.split_at(FILES as usize);

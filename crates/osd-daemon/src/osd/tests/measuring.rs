@@ -9,7 +9,10 @@ const FILES: u64 = 4;
 
 /// A cluster of OSDs in memory.
 fn start_in_memory(cut: PathCut) -> TestCluster {
-    TestCluster::start_with(1, Mapping::CoreAffine, StoreConfig::Memory { bytes_max: 256 << 20 }, cut)
+    TestCluster::start_tuned(1, Mapping::CoreAffine, move |config| {
+        config.store = StoreConfig::Memory { bytes_max: 256 << 20 };
+        config.path_cut = cut;
+    })
 }
 
 fn write_all(cluster: &TestCluster, client: &Client, version: u8) -> Vec<FileRef> {

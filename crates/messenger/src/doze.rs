@@ -1,0 +1,54 @@
+//! When a worker sleeps, and who has to wake it.
+//!
+//! Contract: whoever has something for a worker puts it where the worker looks, and then calls [`Doze::rouse`], which says whether the worker must
+//! be woken. A worker that wants to wait calls [`Doze::lie_down`] and then looks once more. So either the worker sees what is
+//! there, or whoever put it there finds the worker asleep: nothing lies there until a timer is due, and nobody makes a system call
+//! for a worker that is awake. All three exchange the flag: the exchanges of two threads have an order, and the later one sees
+//! what the other thread did before its own.
+//!
+//! The flag is a parameter, so that `loom` can stand in for the hardware in the tests.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The operation that it needs of an atomic flag.
+pub(crate) trait Flag {
+    fn swap(&self, value: bool, order: Ordering) -> bool;
+}
+
+impl Flag for AtomicBool {
+    fn swap(&self, value: bool, order: Ordering) -> bool {
+        AtomicBool::swap(self, value, order)
+    }
+}
+
+/// Whether one worker sleeps, or is about to.
+#[derive(Debug)]
+pub(crate) struct Doze<F = AtomicBool> {
+    is_asleep: F,
+}
+
+impl Default for Doze {
+    fn default() -> Doze {
+        Doze { is_asleep: AtomicBool::new(false) }
+    }
+}
+
+impl<F: Flag> Doze<F> {
+    /// The worker is about to wait, unless there is something when it looks after this.
+    pub(crate) fn lie_down(&self) {
+        self.is_asleep.swap(true, Ordering::AcqRel);
+    }
+
+    /// The worker does not wait any more.
+    pub(crate) fn get_up(&self) {
+        self.is_asleep.swap(false, Ordering::AcqRel);
+    }
+
+    /// There is something for the worker. True: it must be woken; then nobody else is told so.
+    pub(crate) fn rouse(&self) -> bool {
+        self.is_asleep.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests;
