@@ -195,7 +195,7 @@ impl<O: Outlet> Core<O> {
                 return done(&mut state, Err((object, failure)));
             }
         };
-        if file.is_none() && plan.parts.is_empty() {
+        if file.is_none() && plan.parts.is_empty() || plan.range.is_empty() {
             Self::unpin(&mut state, pg, object);
             return done(&mut state, Ok(Bytes::new()));
         }
@@ -400,6 +400,8 @@ impl<O: Outlet> Core<O> {
             }
         };
         let Snapshot { marks, has_unapplied } = snap;
+        // what lies behind the last byte is hole: nobody needs it
+        let range = range.start..data.last().map_or(range.start, |&(at, length)| at + length);
         let piece = RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks };
         let plan = ReadPlan { object, range, parts: Vec::new() };
         let (core, outlet) = (self.clone(), outlet.clone());

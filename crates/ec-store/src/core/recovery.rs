@@ -11,8 +11,10 @@ use crate::fragment::SECTOR_BYTES;
 use crate::pg::shard::returning::{Cut, common_cut, least_cut};
 use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
+use messenger::join_all;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
 use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
+use std::cell::Cell;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,8 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a fragment that are rebuilt in one go, at most.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
-/// Objects rebuilt before members are told: each telling syncs.
-const REPORT_OBJECTS: usize = 32;
+/// Objects rebuilt before members are told, at most: each telling syncs.
+const REPORT_OBJECTS: usize = 256;
+/// Bytes rebuilt or compared before they are told, at most, but for the last object.
+const REPORT_BYTES: u64 = 64 << 20;
 /// How long to wait before a member is asked again that is not ready.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The longest sleep for the limit of the rate: it may be lifted meanwhile, and sessions may want an object.
@@ -118,6 +122,8 @@ pub(super) struct Way<O: Outlet, M: Members> {
     epoch: Epoch,
     pub me: ShardIndex,
     pub codec: Arc<dyn Codec>,
+    /// Bytes rebuilt or compared since the members were told.
+    unreported_bytes: Cell<u64>,
 }
 
 impl<O: Outlet> Core<O> {
@@ -140,7 +146,8 @@ impl<O: Outlet> Core<O> {
                     return Ok(Return::TooFull);
                 }
                 failed |= !way.rebuild_or_put_back(object, Rate::Limited).await?;
-                if way.shard(|shard| shard.to_report().len()).unwrap_or(0) >= REPORT_OBJECTS {
+                let objects = way.shard(|shard| shard.to_report().len()).unwrap_or(0);
+                if objects >= REPORT_OBJECTS || way.unreported_bytes.get() >= REPORT_BYTES {
                     way.report().await?;
                 }
                 if !way.is_current() {
@@ -175,7 +182,8 @@ impl<O: Outlet> Core<O> {
     pub(super) fn way<M: Members>(&self, pg: PgId, members: M) -> Option<Way<O, M>> {
         let view = self.view(pg)?;
         let codec = codec::for_profile(view.pg.profile);
-        Some(Way { core: self.clone(), members, pg, epoch: view.pg.epoch, me: view.me, codec })
+        let (core, epoch, me) = (self.clone(), view.pg.epoch, view.me);
+        Some(Way { core, members, pg, epoch, me, codec, unreported_bytes: Cell::new(0) })
     }
 
     /// Replaces a range that failed its checksum by bytes from other in-sync shards. False: not possible now.
@@ -342,6 +350,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let range = at..limit.min(at + CHUNK_BYTES);
             at = range.end;
             let Some(chunk) = self.rebuild_chunk(object, range, &mut whole).await? else { return Ok(false) };
+            self.unreported_bytes.set(self.unreported_bytes.get() + chunk.bytes);
             let both = cut.take().map_or_else(|| chunk.cut.clone(), |cut| least_cut(cut, &chunk.cut));
             let cut = &*cut.insert(both);
             let Some(Whole { exists, logical_end, fragment_end }) = whole else { return Ok(false) };
@@ -418,14 +427,15 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let mut members: Vec<ShardIndex> = in_sync.iter().collect();
             let shift = turn % members.len().max(1);
             members.rotate_left(shift);
-            let mut answers = Vec::with_capacity(k);
-            for member in members {
+            let mut members = members.into_iter();
+            let mut answers: Vec<T> = Vec::with_capacity(k);
+            while answers.len() < k && members.len() > 0 {
                 let question = self.shard(&body)?;
-                let reply = self.ask(member, question).await;
-                answers.extend(reply.and_then(|(reply, bytes)| answer(member, reply, bytes)));
-                if answers.len() == k {
-                    break;
-                }
+                let asked = members.by_ref().take(k - answers.len()).map(|member| {
+                    let reply = self.ask(member, question.clone());
+                    async move { reply.await.and_then(|(reply, bytes)| answer(member, reply, bytes)) }
+                });
+                answers.extend(join_all(asked).await.into_iter().flatten());
             }
             if answers.len() == k {
                 match common_cut(Rules::default(), &answers.iter().map(marks).collect::<Vec<_>>()) {
@@ -440,6 +450,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
 
     /// This shard's bytes of a range, where any piece has data, and how many they are.
     fn decode(&self, pieces: &[Piece], offset: u64, length: u64) -> (Vec<(u64, Bytes)>, u64) {
+        let extents = union(pieces.iter().flat_map(|p| &p.data), offset, length);
+        let length = extents.last().map_or(0, |(_, end)| end - offset);
         let padded = |piece: &Piece| {
             let mut bytes = vec![0; length as usize];
             let have = piece.bytes.len().min(bytes.len());
@@ -453,7 +465,6 @@ impl<O: Outlet, M: Members> Way<O, M> {
             .reconstruct(&have, &mut [(self.me, &mut mine[..])])
             .expect("k different shards of one length, none of them this one");
         let mine = Bytes::from(mine);
-        let extents = union(pieces.iter().flat_map(|p| &p.data), offset, length);
         let part = |&(start, end): &(u64, u64)| (start, mine.slice((start - offset) as usize..(end - offset) as usize));
         let data: Vec<(u64, Bytes)> = extents.iter().map(part).collect();
         let bytes = data.iter().map(|(_, b)| b.len() as u64).sum();
@@ -462,6 +473,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
 
     /// Makes what was rebuilt durable and tells the members.
     async fn report(&self) -> Result<(), CoreError> {
+        self.unreported_bytes.set(0);
         let objects = self.shard(|shard| shard.to_report()).unwrap_or_default();
         if objects.is_empty() {
             return Ok(());

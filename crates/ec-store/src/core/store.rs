@@ -63,10 +63,13 @@ impl SyncFiles {
     /// # Errors
     /// Those of [`fragment::sync_all`].
     pub(super) fn sync(&self, steps: &AtomicU64) -> Result<(), FragmentError> {
-        let files = self.files.iter().map(|file| &**file);
-        // each is taken up when the one before it is synced
-        let counted = files.inspect(|_| _ = steps.fetch_add(1, Ordering::Relaxed));
-        fragment::sync_all(counted, self.dirs.iter().map(|(_, dir)| dir))?;
+        // each is taken up when the one before it is dealt with
+        let counted = || self.files.iter().map(|file| &**file).inspect(|_| _ = steps.fetch_add(1, Ordering::Relaxed));
+        if self.files.len() > 1 {
+            // the disk then has them all at once, not one after the other
+            counted().for_each(FragmentFile::begin_sync);
+        }
+        fragment::sync_all(counted(), self.dirs.iter().map(|(_, dir)| dir))?;
         steps.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -120,6 +120,7 @@ impl<O: Outlet> Core<O> {
 
     /// Flushes the journal, then answers, then begins a sync that is wanted. False: the disk is full, try again.
     fn end_turn(&self) -> bool {
+        self.note_wanted_sync();
         let mut state = self.shared.state.borrow_mut();
         match state.store.flush() {
             Ok(()) => {}
@@ -212,6 +213,15 @@ impl<O: Outlet> Core<O> {
             Barrier::Journal => self.sync(false).await,
             Barrier::Everything => self.sync(true).await,
         }
+    }
+
+    /// A sync of everything is to begin at the end of the turn if too many open files wait for one.
+    fn note_wanted_sync(&self) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        let is_wanted = state.store.fragments.take_wants_sync();
+        state.sync.wanted |= is_wanted;
+        state.sync.all |= is_wanted;
+        is_wanted
     }
 
     /// Begins a sync of what is flushed.
@@ -369,6 +379,9 @@ impl<O: Outlet> Core<O> {
                     let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_to_apply()) else { break };
                     held.shard.apply_some(store, APPLY_OBJECTS)
                 };
+                if self.note_wanted_sync() {
+                    self.schedule_turn();
+                }
                 if let Err(error) = result {
                     tracing::warn!(%pg, %error, "records stay in the journal: their object cannot be written");
                     break;

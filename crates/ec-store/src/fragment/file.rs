@@ -459,6 +459,18 @@ impl FragmentFile {
         sync_all([self], [])
     }
 
+    /// Begins to write what a sync would wait for. Errors are for the sync to tell.
+    pub fn begin_sync(&self) {
+        if !self.is_dirty() || self.has_sync_failed() {
+            return;
+        }
+        let mut state = self.state.lock();
+        if !state.is_deleted && self.write_back(&mut state).is_ok() {
+            drop(state);
+            self.file.begin_sync();
+        }
+    }
+
     /// As [`FragmentFile::sync`], but for the name.
     fn sync_contents(&self) -> Result<(), FragmentError> {
         if self.has_sync_failed() {

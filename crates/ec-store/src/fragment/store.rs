@@ -19,8 +19,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentConfig {
     /// Open fragment files of one core. More than an eighth of the process's limit is cut to that, with a warning.
-    /// 1024 keeps the files of 64 GiB of user data open. At the bound the least recently used is closed, after a sync
-    /// if it needs one.
+    /// 1024 keeps the files of 64 GiB of user data open. At the bound the least recently used that need no sync are closed. Where too few
+    /// of them are left the store asks for one ([`FragmentStore::take_wants_sync`]), and has up to twice as many open until then.
     pub fragment_open_files_max: usize,
     /// Memory of CRC tables of one core, in bytes. 64 MiB holds the checksums of 8 GiB of fragments. At the bound the
     /// tables of the least recently used files are dropped.
@@ -47,6 +47,9 @@ pub struct FragmentStore {
     spares: Spares,
     /// Counts look-ups, to know which file was used last.
     clock: u64,
+    /// With so many open files some are to be closed.
+    close_at: usize,
+    wants_sync: bool,
     /// Fragments that got a new header since they were last taken.
     salvaged: Vec<FragmentKey>,
 }
@@ -95,6 +98,8 @@ impl FragmentStore {
         Ok(Self {
             root,
             common,
+            close_at: config.fragment_open_files_max,
+            wants_sync: false,
             config,
             files: HashMap::new(),
             dirs: HashMap::new(),
@@ -353,7 +358,7 @@ impl FragmentStore {
     }
 
     fn insert(&mut self, file: FragmentFile) -> Result<Arc<FragmentFile>, FragmentError> {
-        if self.files.len() >= self.config.fragment_open_files_max {
+        if self.files.len() >= self.close_at {
             self.close_some()?;
         }
         let file = Arc::new(file);
@@ -370,24 +375,33 @@ impl FragmentStore {
         idle.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Closes the least recently used eighth, so that looking for them is paid once in many openings: clean files if
-    /// there are any, else the oldest after a sync. Files that others hold stay open, and may exceed the limit by as
-    /// many as there are operations in flight.
+    /// Closes clean files, the least recently used first, until an eighth of the limit is free, so that looking for them is paid once in many
+    /// openings. With twice the limit open, and none of them clean, the oldest is closed after a sync. Files that
+    /// others hold stay open, and may exceed that by as many as there are operations in flight.
     fn close_some(&mut self) -> Result<(), FragmentError> {
         let idle = self.idle_keys();
-        let count = (self.config.fragment_open_files_max / 8).max(1);
+        let max = self.config.fragment_open_files_max;
+        let step = (max / 8).max(1);
+        let excess = (self.files.len() + step).saturating_sub(max);
         let clean: Vec<FragmentKey> =
-            idle.iter().copied().filter(|key| !self.files[key].file.is_dirty()).take(count).collect();
+            idle.iter().copied().filter(|key| !self.files[key].file.is_dirty()).take(excess).collect();
         for key in &clean {
             self.files.remove(key);
         }
-        if clean.is_empty()
-            && let Some(key) = idle.first()
+        self.wants_sync |= clean.len() < excess;
+        if self.files.len() >= 2 * max
+            && let Some(key) = idle.iter().find(|key| self.files.contains_key(key))
         {
             self.files[key].file.sync()?;
             self.files.remove(key);
         }
+        self.close_at = (self.files.len() + step).clamp(max, 2 * max);
         Ok(())
+    }
+
+    /// Are too many files open that wait for a sync? Asked once: then a sync is expected.
+    pub fn take_wants_sync(&mut self) -> bool {
+        std::mem::take(&mut self.wants_sync)
     }
 
     /// Drops the tables of the least recently used files until a quarter of the memory is free.

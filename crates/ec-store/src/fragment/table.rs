@@ -82,6 +82,9 @@ impl Table {
     /// Makes sure that the pages of these sectors are known; `false` if that would wait and must not.
     pub(super) fn load(&mut self, file: &dyn MediumFile, sectors: Range<usize>, may_wait: bool) -> io::Result<bool> {
         for (page, _) in Self::split(sectors) {
+            if may_wait && matches!(self.pages[page], Page::Unknown) {
+                self.skip_hole(file, page)?;
+            }
             if !matches!(self.pages[page], Page::Unknown) {
                 continue;
             }
@@ -101,6 +104,17 @@ impl Table {
             };
         }
         Ok(true)
+    }
+
+    /// Notes the pages from this one on that the file has no bytes for.
+    fn skip_hole(&mut self, file: &dyn MediumFile, page: usize) -> io::Result<()> {
+        let end = file.next_data(self.page_offset(page))?.map_or(self.pages.len(), |at| {
+            let within = at.saturating_sub(self.start) as usize;
+            (within / PAGE_BYTES).min(self.pages.len())
+        });
+        let unknown = |page: &&mut Page| matches!(page, Page::Unknown);
+        self.pages[page..end.max(page)].iter_mut().filter(unknown).for_each(|page| *page = Page::Zero);
+        Ok(())
     }
 
     /// Calls `f` with the known entries of the sectors, in order: `None` for a run of zeros.

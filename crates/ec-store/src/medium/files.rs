@@ -2,10 +2,11 @@
 
 use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
 use crate::disk::{self, Space};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +84,21 @@ impl MediumFile for File {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(self, SeekFrom::Data(offset)) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[expect(unsafe_code, reason = "no crate at hand wraps this system call")]
+    fn begin_sync(&self) {
+        // SAFETY: a system call on a descriptor that is open while `self` is; no memory is passed.
+        unsafe { libc::sync_file_range(self.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -302,6 +302,14 @@ impl MediumFile for MemoryFile {
         Ok(true)
     }
 
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        let state = self.state.read();
+        let first = (offset / PAGE_BYTES as u64) as usize;
+        let mut pages = state.pages.iter().enumerate().skip(first);
+        let at = pages.find_map(|(at, page)| page.as_ref().map(|_| (at * PAGE_BYTES) as u64));
+        Ok(at.map(|at| at.max(offset)).filter(|at| *at < state.length))
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

@@ -134,6 +134,16 @@ pub trait MediumFile: Debug + Send + Sync {
     /// Those of `fallocate`.
     fn extent(&self, what: Extent, offset: u64, length: u64) -> io::Result<bool>;
 
+    /// Where the next bytes lie at or behind an offset that may be other than 0; `None`: from there on the file is one hole. May name a
+    /// byte of a hole.
+    ///
+    /// # Errors
+    /// Those of `lseek`.
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>>;
+
+    /// Begins to write what [`MediumFile::sync_data`] would wait for. A wish, whose errors the sync tells.
+    fn begin_sync(&self) {}
+
     /// Waits until everything written is durable, as far as the medium knows the word.
     ///
     /// # Errors

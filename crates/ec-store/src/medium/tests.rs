@@ -46,6 +46,19 @@ fn run(file: &dyn MediumFile, step: &Step) -> Vec<u8> {
     }
 }
 
+/// What lies before the next data is 0, from wherever it is asked for.
+fn skips_only_zeros(file: &dyn MediumFile) {
+    let bytes = read_all(file).unwrap();
+    for from in (0..bytes.len()).step_by(1000) {
+        let next = file.next_data(from as u64).unwrap().map_or(bytes.len(), |next| next as usize);
+        assert!(
+            (from..=bytes.len()).contains(&next) && bytes[from..next].iter().all(|byte| *byte == 0),
+            "{from} {next}"
+        );
+    }
+    assert_eq!(file.next_data(bytes.len() as u64).unwrap(), None);
+}
+
 proptest! {
     #[test]
     fn memory_answers_as_a_disk_does(steps in prop::collection::vec(step(), 1..30)) {
@@ -56,6 +69,9 @@ proptest! {
         let (real, ours) = (Disk.open(&path, OpenMode::OrCreate).unwrap(), memory.open(&path, OpenMode::OrCreate).unwrap());
         for step in &steps {
             prop_assert_eq!(run(&*real, step), run(&*ours, step));
+            for file in [&*real, &*ours] {
+                skips_only_zeros(file);
+            }
             let (real, ours) = (real.stat().unwrap(), ours.stat().unwrap());
             prop_assert_eq!(real.length, ours.length);
             prop_assert_eq!(memory.space(&path).unwrap().used_bytes, ours.allocated_bytes);

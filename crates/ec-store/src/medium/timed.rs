@@ -143,6 +143,14 @@ impl MediumFile for TimedFile {
         timed(&self.times.extent, || self.below.extent(what, offset, length))
     }
 
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.below.next_data(offset)
+    }
+
+    fn begin_sync(&self) {
+        self.below.begin_sync();
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         timed(&self.times.sync, || self.below.sync_data())
     }
