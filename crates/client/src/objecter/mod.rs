@@ -22,12 +22,12 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::layout::Layout;
 use local::Local;
-use messenger::join_all;
 use protocol::shard::Op;
 use protocol::{Gfid, ObjectId, PoolId};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
+pub(crate) use wait::{join_all, join_both};
 use window::window_bytes;
 use write::ObjectEnds;
 

@@ -117,6 +117,10 @@ impl PgIo {
 
     /// A newer view.
     pub fn learn(&self, local: &Local, now: Instant, view: PgView) {
+        if view.epoch > self.view().epoch {
+            // who is attached anew is told anew
+            self.windows.borrow().iter().flatten().for_each(|window| window.hold(false));
+        }
         self.machine.borrow_mut().learn(now, view);
         self.drive(local, now);
         self.changed.notify();
@@ -248,10 +252,15 @@ impl PgIo {
         }
     }
 
-    /// The windows of these shards.
+    /// The windows of those of these shards that are written to.
     pub fn windows(&self, shards: ShardSet) -> Windows {
         let windows = self.windows.borrow();
-        shards.iter().filter_map(|shard| windows.get(usize::from(shard.get())).cloned().flatten()).collect()
+        let is_written = |shard: &ShardIndex| self.view().writers().contains(*shard);
+        shards
+            .iter()
+            .filter(is_written)
+            .filter_map(|shard| windows.get(usize::from(shard.get())).cloned().flatten())
+            .collect()
     }
 
     /// Waits until a write is reported.
@@ -312,7 +321,7 @@ impl PgIo {
     }
 
     /// Attaches, the first time.
-    fn attach(&self, local: &Local) {
+    pub fn attach(&self, local: &Local) {
         if !self.used.replace(true) {
             let now = Instant::now();
             self.machine.borrow_mut().want_attached(now);

@@ -5,7 +5,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -188,11 +189,54 @@ impl Budget {
     }
 }
 
+/// Runs two futures side by side in one task, both to their ends.
+pub(crate) async fn join_both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let (mut first_done, mut second_done) = (None, None);
+    poll_fn(|cx| {
+        poll_once(&mut first_done, first.as_mut(), cx);
+        poll_once(&mut second_done, second.as_mut(), cx);
+        match (first_done.take(), second_done.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            partly => {
+                (first_done, second_done) = partly;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// Polls a future unless it has given its result, and keeps that.
+fn poll_once<F: Future>(done: &mut Option<F::Output>, future: Pin<&mut F>, cx: &mut Context<'_>) {
+    if done.is_none()
+        && let Poll::Ready(output) = future.poll(cx)
+    {
+        *done = Some(output);
+    }
+}
+
+/// Runs futures side by side in one task; the results in the order of the futures.
+pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        let mut pending = false;
+        for (future, slot) in running.iter_mut().zip(&mut done).filter(|(_, slot)| slot.is_none()) {
+            match future.as_mut().poll(cx) {
+                Poll::Ready(value) => *slot = Some(value),
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::Future;
-    use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
@@ -255,5 +299,36 @@ mod tests {
         drop(gives_up);
         drop(held);
         assert!(stays.as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn joined_futures_keep_their_order() {
+        let waker = Waker::from(Arc::new(Count::default()));
+        let mut cx = Context::from_waker(&waker);
+        let notify = Notify::default();
+        let wait = |n: u64| {
+            let notify = &notify;
+            async move {
+                if n == 0 {
+                    notify.changed(0).await;
+                }
+                n
+            }
+        };
+        let mut all = pin!(join_all((0..3).map(wait)));
+        assert!(all.as_mut().poll(&mut cx).is_pending());
+        notify.notify();
+        assert_eq!(all.as_mut().poll(&mut cx), Poll::Ready(vec![0, 1, 2]));
+    }
+    #[test]
+    fn two_joined_futures_both_come_to_their_ends() {
+        let waker = Waker::from(Arc::new(Count::default()));
+        let mut cx = Context::from_waker(&waker);
+        let notify = Notify::default();
+        let mut both = pin!(join_both(notify.changed(0), std::future::ready(7)));
+        assert!(both.as_mut().poll(&mut cx).is_pending());
+        assert!(both.as_mut().poll(&mut cx).is_pending(), "what is ready is not polled again");
+        notify.notify();
+        assert_eq!(both.as_mut().poll(&mut cx).map(|(_, second)| second), Poll::Ready(7));
     }
 }

@@ -8,11 +8,11 @@ use super::pg::PgIo;
 use super::plan::{WritePlan, plan_write};
 use super::range_lock::Mode;
 use super::read::read_piece;
+use super::wait::join_all;
 use super::window::OnTheWay;
 use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::pg::{NewWrite, Piece, WritePieces};
-use messenger::join_all;
 use protocol::shard::Op;
 use protocol::{ObjectId, PoolId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
@@ -140,6 +140,7 @@ pub(super) async fn mutate(
 ) -> Result<(), ClientError> {
     let pg = local.pg_of(pool, object)?;
     local.session_usable().await?;
+    pg.attach(local);
     let on_the_way = OnTheWay::admit(pg.windows(pg.all_shards()), 0).await;
     let guard = match local.locks.is_idle(object) {
         true => None,

@@ -11,8 +11,9 @@
 //! the journal is used, or every [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and
 //! whole segments of the journal go.
 //!
-//! **Limits.** Records not applied are held in memory and bounded by `journal_bytes_max`: beyond it sessions are told
-//! `Busy`. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
+//! **Limits.** Records not applied are held in memory and bounded by the journal: at `journal_bytes_max` sessions are asked to begin no more
+//! writes, and what is on its way is taken, a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that does
+//! not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
 //! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and
@@ -76,7 +77,7 @@ const REPAIRS_MAX: usize = 1024;
 pub struct CoreConfig {
     /// Which core.
     pub core: CoreId,
-    /// The journal. `journal_bytes_max` bounds the memory for unapplied records, too; default 256 MiB.
+    /// The journal. `journal_bytes_max` and a window for each session bound the memory for unapplied records, too; default 256 MiB.
     pub journal: JournalConfig,
     /// The fragment store.
     pub fragment: FragmentConfig,
@@ -531,11 +532,10 @@ impl<O: Outlet> Core<O> {
         take: impl FnOnce(&mut PgShard, &mut CoreStore) -> Result<Outcome, StoreError>,
     ) -> bool {
         let free = state.store.space.free(self.shared.ratios.get());
-        let hold = state.hold();
         let State { store, shards, touched, sync, waiting, .. } = &mut *state;
         let (pg, attach) = (head.pg(), head.attach());
         let Some(held) = shards.get_mut(&pg) else {
-            send_ack(outlet, not_held(pg, attach), hold);
+            send_ack(outlet, not_held(pg, attach), state.hold());
             return false;
         };
         let result = match store.poison() {
@@ -544,19 +544,24 @@ impl<O: Outlet> Core<O> {
         };
         store.data_crc = None;
         let taken = matches!(result, Ok(Outcome::Noted | Outcome::WantsSync));
-        match result {
-            Ok(Outcome::Noted) => {}
+        let refused = match result {
+            Ok(Outcome::Noted) => None,
             Ok(Outcome::WantsSync) => {
                 sync.wanted = true;
                 waiting.syncs.push_back((sync.next(), self.shared.times.sync.begin()));
+                None
             }
-            Ok(Outcome::Refused(status)) => send_ack(outlet, held.shard.refusal(attach, status, free), hold),
+            Ok(Outcome::Refused(status)) => Some(status),
             Err(error) => {
                 tracing::error!(%pg, %error, "a message could not be taken");
-                send_ack(outlet, held.shard.refusal(attach, error.status(), free), hold);
+                Some(error.status())
             }
-        }
+        };
+        let refusal = refused.map(|status| held.shard.refusal(attach, status, free));
         touched.push(pg);
+        if let Some(refusal) = refusal {
+            send_ack(outlet, refusal, state.hold());
+        }
         drop(state);
         self.schedule_turn();
         taken

@@ -11,7 +11,6 @@ use crate::fragment::SECTOR_BYTES;
 use crate::pg::shard::returning::{Cut, common_cut, least_cut};
 use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
-use messenger::join_all;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
 use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
 use std::cell::Cell;
@@ -24,8 +23,10 @@ use std::time::{Duration, Instant};
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// Objects rebuilt before members are told, at most: each telling syncs.
 const REPORT_OBJECTS: usize = 256;
-/// Bytes rebuilt or compared before they are told, at most, but for the last object.
+/// After so many bytes rebuilt or compared they are told, with the object that reaches it.
 const REPORT_BYTES: u64 = 64 << 20;
+/// They are told after this long at the latest, with the object under way.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long to wait before a member is asked again that is not ready.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The longest sleep for the limit of the rate: it may be lifted meanwhile, and sessions may want an object.
@@ -124,6 +125,7 @@ pub(super) struct Way<O: Outlet, M: Members> {
     pub codec: Arc<dyn Codec>,
     /// Bytes rebuilt or compared since the members were told.
     unreported_bytes: Cell<u64>,
+    reported_at: Cell<Instant>,
 }
 
 impl<O: Outlet> Core<O> {
@@ -146,8 +148,7 @@ impl<O: Outlet> Core<O> {
                     return Ok(Return::TooFull);
                 }
                 failed |= !way.rebuild_or_put_back(object, Rate::Limited).await?;
-                let objects = way.shard(|shard| shard.to_report().len()).unwrap_or(0);
-                if objects >= REPORT_OBJECTS || way.unreported_bytes.get() >= REPORT_BYTES {
+                if way.is_report_due() {
                     way.report().await?;
                 }
                 if !way.is_current() {
@@ -183,7 +184,8 @@ impl<O: Outlet> Core<O> {
         let view = self.view(pg)?;
         let codec = codec::for_profile(view.pg.profile);
         let (core, epoch, me) = (self.clone(), view.pg.epoch, view.me);
-        Some(Way { core, members, pg, epoch, me, codec, unreported_bytes: Cell::new(0) })
+        let (unreported_bytes, reported_at) = (Cell::new(0), Cell::new(Instant::now()));
+        Some(Way { core, members, pg, epoch, me, codec, unreported_bytes, reported_at })
     }
 
     /// Replaces a range that failed its checksum by bytes from other in-sync shards. False: not possible now.
@@ -427,15 +429,15 @@ impl<O: Outlet, M: Members> Way<O, M> {
             let mut members: Vec<ShardIndex> = in_sync.iter().collect();
             let shift = turn % members.len().max(1);
             members.rotate_left(shift);
-            let mut members = members.into_iter();
-            let mut answers: Vec<T> = Vec::with_capacity(k);
-            while answers.len() < k && members.len() > 0 {
+            let mut answers = Vec::with_capacity(k);
+            // one after the other: what a later answer does not know of a session counts as later (`common_cut`)
+            for member in members {
                 let question = self.shard(&body)?;
-                let asked = members.by_ref().take(k - answers.len()).map(|member| {
-                    let reply = self.ask(member, question.clone());
-                    async move { reply.await.and_then(|(reply, bytes)| answer(member, reply, bytes)) }
-                });
-                answers.extend(join_all(asked).await.into_iter().flatten());
+                let reply = self.ask(member, question).await;
+                answers.extend(reply.and_then(|(reply, bytes)| answer(member, reply, bytes)));
+                if answers.len() == k {
+                    break;
+                }
             }
             if answers.len() == k {
                 match common_cut(Rules::default(), &answers.iter().map(marks).collect::<Vec<_>>()) {
@@ -471,9 +473,16 @@ impl<O: Outlet, M: Members> Way<O, M> {
         (data, bytes)
     }
 
+    fn is_report_due(&self) -> bool {
+        self.shard(|shard| shard.unreported()).unwrap_or(0) >= REPORT_OBJECTS
+            || self.unreported_bytes.get() >= REPORT_BYTES
+            || self.reported_at.get().elapsed() >= REPORT_INTERVAL
+    }
+
     /// Makes what was rebuilt durable and tells the members.
     async fn report(&self) -> Result<(), CoreError> {
         self.unreported_bytes.set(0);
+        self.reported_at.set(Instant::now());
         let objects = self.shard(|shard| shard.to_report()).unwrap_or_default();
         if objects.is_empty() {
             return Ok(());

@@ -57,19 +57,30 @@ pub(super) struct SyncFiles {
     pub dirs: Vec<(PgId, Dir)>,
 }
 
+/// Files behind the one that is waited for which the disk may have already.
+const SYNCS_AHEAD: usize = 32;
+
 impl SyncFiles {
     /// `steps` counts the files that it has dealt with.
     ///
     /// # Errors
     /// Those of [`fragment::sync_all`].
     pub(super) fn sync(&self, steps: &AtomicU64) -> Result<(), FragmentError> {
-        // each is taken up when the one before it is dealt with
-        let counted = || self.files.iter().map(|file| &**file).inspect(|_| _ = steps.fetch_add(1, Ordering::Relaxed));
-        if self.files.len() > 1 {
-            // the disk then has them all at once, not one after the other
-            counted().for_each(FragmentFile::begin_sync);
-        }
-        fragment::sync_all(counted(), self.dirs.iter().map(|(_, dir)| dir))?;
+        let begin = |at: usize| {
+            if let Some(file) = self.files.get(at) {
+                file.begin_sync();
+            }
+        };
+        // each is taken up when the one before it is synced; the disk then has those behind it already
+        let counted = self.files.iter().enumerate().map(|(at, file)| {
+            steps.fetch_add(1, Ordering::Relaxed);
+            match at {
+                0 => (1..=SYNCS_AHEAD).for_each(begin),
+                _ => begin(at + SYNCS_AHEAD),
+            }
+            &**file
+        });
+        fragment::sync_all(counted, self.dirs.iter().map(|(_, dir)| dir))?;
         steps.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -322,6 +322,9 @@ impl<O: Outlet> Core<O> {
                 self.repair_damaged();
             }
             self.apply().await;
+            if self.note_wanted_sync() {
+                self.schedule_turn();
+            }
             if self.is_trim_due() {
                 match self.trim().await {
                     Ok(()) | Err(CoreError::Stopped) => {}

@@ -19,6 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// A file with more unsynced bytes keeps a disk busy by itself.
+const BEGIN_BYTES_MAX: u64 = 256 << 10;
+
 /// Table entry of a sector of which nothing is known: not that of a hole, and of a sector of zeros neither.
 const UNKNOWN_CRC: u32 = u32::MAX;
 
@@ -459,9 +462,9 @@ impl FragmentFile {
         sync_all([self], [])
     }
 
-    /// Begins to write what a sync would wait for. Errors are for the sync to tell.
+    /// Begins to write what a sync would wait for, if it is little. Errors are for the sync to tell.
     pub fn begin_sync(&self) {
-        if !self.is_dirty() || self.has_sync_failed() {
+        if !self.is_dirty() || self.has_sync_failed() || self.unsynced_bytes() > BEGIN_BYTES_MAX {
             return;
         }
         let mut state = self.state.lock();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The limits of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentConfig {
-    /// Open fragment files of one core. More than an eighth of the process's limit is cut to that, with a warning.
+    /// Open fragment files of one core. More than a sixteenth of the process's limit is cut to that, with a warning.
     /// 1024 keeps the files of 64 GiB of user data open. At the bound the least recently used that need no sync are closed. Where too few
     /// of them are left the store asks for one ([`FragmentStore::take_wants_sync`]), and has up to twice as many open until then.
     pub fragment_open_files_max: usize,
@@ -87,10 +87,10 @@ impl FragmentStore {
         let spares = Spares::open(kept.clone(), config.fragment_spare_files_max);
         let spares = spares.map_err(|error| store_error(kept.path(), error))?;
         // Sockets, journals and the stores of other cores need descriptors too.
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 8;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 16;
         if config.fragment_open_files_max as u64 > limit {
             let asked = config.fragment_open_files_max;
-            tracing::warn!(asked, limit, "fragment_open_files_max cut to an eighth of the open files limit");
+            tracing::warn!(asked, limit, "fragment_open_files_max cut to a sixteenth of the open files limit");
             config.fragment_open_files_max = limit as usize;
         }
         config.fragment_open_files_max = config.fragment_open_files_max.max(1);
@@ -388,7 +388,7 @@ impl FragmentStore {
         for key in &clean {
             self.files.remove(key);
         }
-        self.wants_sync |= clean.len() < excess;
+        self.wants_sync |= clean.len() < excess && clean.len() < idle.len();
         if self.files.len() >= 2 * max
             && let Some(key) = idle.iter().find(|key| self.files.contains_key(key))
         {

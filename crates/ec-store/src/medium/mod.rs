@@ -135,7 +135,7 @@ pub trait MediumFile: Debug + Send + Sync {
     fn extent(&self, what: Extent, offset: u64, length: u64) -> io::Result<bool>;
 
     /// Where the next bytes lie at or behind an offset that may be other than 0; `None`: from there on the file is one hole. May name a
-    /// byte of a hole.
+    /// byte of a hole, but must know of bytes just written: checksums that it passes over count as never written.
     ///
     /// # Errors
     /// Those of `lseek`.

@@ -144,7 +144,7 @@ impl MediumFile for TimedFile {
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        self.below.next_data(offset)
+        timed(&self.times.read, || self.below.next_data(offset))
     }
 
     fn begin_sync(&self) {

@@ -48,12 +48,24 @@ impl TestCluster {
     }
 
     fn start_tuned(cores: u16, mapping: Mapping, tune: impl Fn(&mut OsdConfig) + 'static) -> TestCluster {
-        let settings = cluster::Settings {
+        Self::start_with(Self::settings(), cores, mapping, tune)
+    }
+
+    fn settings() -> cluster::Settings {
+        cluster::Settings {
             heartbeat_grace: Duration::from_secs(3),
             session_ttl: Duration::from_secs(5),
             start_wait: Duration::from_secs(10),
             ..cluster::Settings::default()
-        };
+        }
+    }
+
+    fn start_with(
+        settings: cluster::Settings,
+        cores: u16,
+        mapping: Mapping,
+        tune: impl Fn(&mut OsdConfig) + 'static,
+    ) -> TestCluster {
         let runtime = Runtime::start(RuntimeConfig::new("test", 1)).expect("starts");
         let dir = tempfile::tempdir().expect("a directory");
         let (osds, monitor, addr) = (vec![None, None, None], None, ANY_PORT);

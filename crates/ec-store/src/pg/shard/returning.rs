@@ -419,6 +419,11 @@ impl PgShard {
         Ok(true)
     }
 
+    /// How many objects are rebuilt and not reported.
+    pub fn unreported(&self) -> usize {
+        self.ret.unreported.len()
+    }
+
     /// Objects rebuilt and not reported. Rule: ReportSynced - after the next whole sync, files included, tell every
     /// member, and then call [`PgShard::reported`].
     pub fn to_report(&self) -> Vec<ObjectId> {
