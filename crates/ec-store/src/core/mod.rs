@@ -13,7 +13,8 @@
 //!
 //! **Limits.** Records not applied are held in memory and bounded by the journal: at `journal_bytes_max` sessions are asked to begin no more
 //! writes, and what is on its way is taken, a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that does
-//! not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart.
+//! not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk is `NoSpace` and loses nothing. After a
+//! failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
 //! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and

@@ -1,4 +1,4 @@
-//! Every interleaving of a worker and those who have something for it, by `loom`; and two wrong ways, which must be caught.
+//! Interleavings of a worker and those who have something for it, with up to three preemptions, by `loom`; and two wrong ways, which must be caught.
 
 use super::*;
 use loom::sync::Arc;
