@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::channel::{Receiver, oneshot};
 use crate::lock::{ContentionMutex, LockTable};
+use crate::staff::Staff;
 use crossbeam::channel::{self, RecvTimeoutError};
 
 /// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of requests.
@@ -36,9 +37,7 @@ pub(crate) struct BlockingPool {
 struct Counts {
     /// Held while a job is queued and while a thread decides to end, so that no job is left to a thread that has gone.
     gate: ContentionMutex<()>,
-    threads: AtomicUsize,
-    /// Jobs queued or running.
-    jobs: AtomicUsize,
+    staff: Staff,
     panics: AtomicUsize,
 }
 
@@ -47,8 +46,7 @@ impl BlockingPool {
         let (sender, receiver) = channel::unbounded();
         let counts = Counts {
             gate: ContentionMutex::new(locks, "blocking gate", ()),
-            threads: AtomicUsize::new(0),
-            jobs: AtomicUsize::new(0),
+            staff: Staff::default(),
             panics: AtomicUsize::new(0),
         };
         BlockingPool {
@@ -76,10 +74,11 @@ impl BlockingPool {
         let sender = self.sender.lock();
         if let Some(sender) = &*sender {
             let _gate = self.counts.gate.lock();
-            let jobs = self.counts.jobs.fetch_add(1, SeqCst) + 1;
-            // Cannot fail: the receiver lives as long as the pool.
-            let _ = sender.send(job);
-            if jobs > self.counts.threads.load(SeqCst) {
+            let is_more_needed = self.counts.staff.comes(|| {
+                // Cannot fail: the receiver lives as long as the pool.
+                let _ = sender.send(job);
+            });
+            if is_more_needed {
                 self.grow();
             }
         }
@@ -88,7 +87,7 @@ impl BlockingPool {
 
     /// Threads alive now.
     pub(crate) fn threads(&self) -> usize {
-        self.counts.threads.load(SeqCst)
+        self.counts.staff.threads()
     }
 
     /// Jobs that panicked so far.
@@ -110,11 +109,11 @@ impl BlockingPool {
 
     /// Called with the gate held, so that one thread at a time decides.
     fn grow(&self) {
-        let threads = self.counts.threads.load(SeqCst);
+        let threads = self.threads();
         if threads >= self.threads_max {
             return;
         }
-        self.counts.threads.fetch_add(1, SeqCst);
+        self.counts.staff.hired();
         let (receiver, counts, idle) = (self.receiver.clone(), Arc::clone(&self.counts), self.idle);
         let spawned = std::thread::Builder::new()
             .name(format!("{}-io", self.name))
@@ -126,11 +125,11 @@ impl BlockingPool {
                 joins.push(join);
             }
             Err(error) => {
-                self.counts.threads.fetch_sub(1, SeqCst);
+                self.counts.staff.left();
                 tracing::error!(%error, threads, "cannot start another I/O thread");
                 // Without a single thread nobody would ever come for the jobs: let them fail instead.
                 while threads == 0 && self.receiver.try_recv().is_ok() {
-                    self.counts.jobs.fetch_sub(1, SeqCst);
+                    self.counts.staff.ended();
                 }
             }
         }
@@ -145,17 +144,16 @@ fn serve(receiver: &channel::Receiver<Job>, counts: &Counts, idle: Duration) {
                     counts.panics.fetch_add(1, SeqCst);
                     tracing::error!("a blocking job panicked");
                 }
-                counts.jobs.fetch_sub(1, SeqCst);
+                counts.staff.ended();
             }
             Err(RecvTimeoutError::Timeout) => {
                 let _gate = counts.gate.lock();
-                if receiver.is_empty() {
-                    counts.threads.fetch_sub(1, SeqCst);
+                if counts.staff.may_leave(receiver.is_empty()) {
                     return;
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
-                counts.threads.fetch_sub(1, SeqCst);
+                counts.staff.left();
                 return;
             }
         }

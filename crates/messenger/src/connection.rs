@@ -18,17 +18,17 @@ use bytes::Bytes;
 use slab::Slab;
 
 use crate::frame::{FLAG_REPLY, Message, RESERVED_KINDS, ReplyTo, check_lengths};
+use crate::notice::Notice;
 use crate::reactor::Causes;
 use crate::runtime::Handle;
 use crate::service::{CallError, CloseReason, ConnState, SessionConfig};
 use crate::session::{Session, cost};
 use crate::sync::{ContentionGuard, ContentionMutex, LockStats};
+use crate::whereabouts::Whereabouts;
 use crate::worker::Worker;
 
 /// Bits of the flags that callers may use.
 pub(crate) const USER_FLAGS: u32 = 0xffff;
-/// Slot on a worker that has no seat.
-const NO_SLOT: usize = usize::MAX;
 
 #[derive(Debug)]
 enum Outcome {
@@ -208,12 +208,9 @@ pub(crate) struct Shared {
     id: u64,
     peer: SocketAddr,
     handle: Handle,
-    /// The worker that is told when no other is nearer.
-    home: AtomicUsize,
-    /// By worker: where it has its seat.
-    slots: Box<[AtomicUsize]>,
+    whereabouts: Whereabouts,
     /// A worker knows already that there is something to send.
-    dirty: AtomicBool,
+    dirty: Notice,
     /// Messages on their way to other workers, see [`Connection::hand_over`].
     handed: AtomicUsize,
     /// As [`Core::has_taken_enough`]; written under the core's lock.
@@ -240,7 +237,6 @@ pub struct Connection {
 
 impl Connection {
     pub(crate) fn new(handle: Handle, home: usize, peer: SocketAddr, config: SessionConfig) -> Connection {
-        assert!(home < handle.workers(), "worker {home} of {} does not exist", handle.workers());
         let core = Core {
             session: Session::default(),
             config,
@@ -260,10 +256,9 @@ impl Connection {
         let shared = Shared {
             id: handle.next_id(),
             peer,
-            home: AtomicUsize::new(home),
-            slots: (0..handle.workers()).map(|_| AtomicUsize::new(NO_SLOT)).collect(),
+            whereabouts: Whereabouts::new(home, handle.workers()),
             handle,
-            dirty: AtomicBool::new(false),
+            dirty: Notice::default(),
             handed: AtomicUsize::new(0),
             is_full: AtomicBool::new(false),
             state: AtomicU8::new(ConnState::Connecting as u8),
@@ -285,7 +280,7 @@ impl Connection {
 
     /// Index of the worker it lives on; of those that serve it, the one that was placed first.
     pub fn worker(&self) -> usize {
-        self.shared.home.load(Acquire)
+        self.shared.whereabouts.home()
     }
 
     /// Sends `f` to the worker `to`, which runs it in the order of the messages of this connection: for a message handler
@@ -451,43 +446,35 @@ impl Connection {
     /// Says which workers have seats, in which slots, the first one's to be told by default, and which have none any
     /// more. Whoever marked a seat that went is heard by a run of another one after this.
     pub(crate) fn set_slots(&self, slots: impl Iterator<Item = (usize, usize)>, gone: impl Iterator<Item = usize>) {
-        gone.for_each(|worker| self.shared.slots[worker].store(NO_SLOT, Release));
-        for (nth, (worker, slot)) in slots.enumerate() {
-            self.shared.slots[worker].store(slot, Release);
-            if nth == 0 {
-                self.shared.home.store(worker, Release);
-            }
-        }
+        self.shared.whereabouts.set(slots, gone);
     }
 
     /// Asks the home worker to run the connection.
     pub(crate) fn poke(&self, causes: Causes) {
         let home = self.worker();
-        let slot = self.shared.slots[home].load(Acquire);
-        if slot != NO_SLOT {
+        if let Some(slot) = self.shared.whereabouts.slot(home) {
             self.shared.handle.post_source(home, slot, causes);
         }
     }
 
     /// To be called before a flush looks at the queue, so that what comes later marks it again.
     pub(crate) fn clear_dirty(&self) {
-        self.shared.dirty.store(false, Release);
+        self.shared.dirty.take();
     }
 
     /// Tells a worker that there is something to do, unless one knows: this one if it has a seat, else the home.
     pub(crate) fn mark_dirty(&self, bytes: usize) {
         let here = self.shared.handle.this_worker();
-        if self.shared.dirty.swap(true, AcqRel) {
+        if !self.shared.dirty.give() {
             if let Some(worker) = here {
                 worker.add_dirty_bytes(bytes);
             }
             return;
         }
-        if let Some(worker) = here {
-            let slot = self.shared.slots[worker.index].load(Acquire);
-            if slot != NO_SLOT {
-                return worker.mark_dirty(slot, bytes);
-            }
+        if let Some(worker) = here
+            && let Some(slot) = self.shared.whereabouts.slot(worker.index)
+        {
+            return worker.mark_dirty(slot, bytes);
         }
         self.poke(Causes::FLUSH);
     }

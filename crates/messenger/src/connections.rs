@@ -83,7 +83,7 @@ impl SeatStats {
 impl ConnectionStats {
     /// One figure of all seats together.
     pub fn sum(&self, figure: impl Fn(&SeatStats) -> u64) -> u64 {
-        self.seats.iter().map(figure).sum()
+        self.seats.iter().map(figure).fold(0, u64::saturating_add)
     }
 
     /// Time that all workers waited for the connection's lock, in nanoseconds.
@@ -93,7 +93,7 @@ impl ConnectionStats {
 
     /// Bytes read and written.
     pub fn bytes(&self) -> u64 {
-        self.sum(|seat| seat.bytes_in + seat.bytes_out)
+        self.sum(|seat| seat.bytes_in.saturating_add(seat.bytes_out))
     }
 
     /// What happened between an earlier reading and this one; the longest wait stays that since the start.
@@ -163,10 +163,12 @@ impl ListenerStats {
     /// What `mapping` would change after this interval, which took `elapsed` and in which the workers handled
     /// `worker_bytes`, were it to begin with the workers that serve the connections now. The listener's threshold and rule
     /// count. `None` where that cannot be told: for mappings that never change anything; for [`Mapping::TrafficAware`] if a
-    /// connection has several workers; and if not all connections are in this report.
+    /// connection has several workers; if not all connections are in this report; and if it says of its listener what none
+    /// is set to.
     pub fn outlook(&self, mapping: Mapping, worker_bytes: Vec<u64>, elapsed: Duration) -> Option<Vec<Move>> {
         let one_each = || self.connections.iter().all(|connection| connection.workers.len() == 1);
         let all_known = self.connections.len() as u64 == self.sessions;
+        self.placement.check().ok()?;
         if !mapping.is_adjusted() || !all_known || mapping == Mapping::TrafficAware && !one_each() {
             return None;
         }
@@ -258,5 +260,7 @@ mod tests {
         let lcam = report.outlook(Mapping::Lcam, vec![900, 0, 5], second);
         assert_eq!(lcam, Some(vec![moved(1, Change::Remove(WorkerIndex(2)))]));
         assert_eq!(report.outlook(Mapping::TrafficAware, vec![900, 0, 5], second), None, "it has two workers");
+        let placement = PlacementConfig { lock_threshold: f64::NAN, ..report.placement };
+        assert_eq!(ListenerStats { placement, ..report }.outlook(Mapping::Lcam, vec![900, 0, 5], second), None);
     }
 }

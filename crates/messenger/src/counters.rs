@@ -122,13 +122,13 @@ macro_rules! counters {
 
             /// Adds another worker's figures to these.
             pub fn merge(&mut self, other: &WorkerStats) {
-                $(self.$name += other.$name;)*
+                $(self.$name = self.$name.saturating_add(other.$name);)*
                 $(self.$derived = Rule::$rule.merge(self.$derived, other.$derived);)*
                 for (mine, theirs) in self.frame_errors.iter_mut().zip(&other.frame_errors) {
-                    *mine += theirs;
+                    *mine = mine.saturating_add(*theirs);
                 }
                 for (mine, theirs) in self.poll_classes.iter_mut().zip(&other.poll_classes) {
-                    *mine += theirs;
+                    *mine = mine.saturating_add(*theirs);
                 }
             }
         }

@@ -10,12 +10,22 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The operation that it needs of an atomic flag.
+/// The operations that this, [`crate::notice`] and [`crate::mailbox`] need of an atomic flag.
 pub(crate) trait Flag {
+    fn load(&self, order: Ordering) -> bool;
+    fn store(&self, value: bool, order: Ordering);
     fn swap(&self, value: bool, order: Ordering) -> bool;
 }
 
 impl Flag for AtomicBool {
+    fn load(&self, order: Ordering) -> bool {
+        AtomicBool::load(self, order)
+    }
+
+    fn store(&self, value: bool, order: Ordering) {
+        AtomicBool::store(self, value, order);
+    }
+
     fn swap(&self, value: bool, order: Ordering) -> bool {
         AtomicBool::swap(self, value, order)
     }

@@ -2,8 +2,9 @@
 //!
 //! Contract: [`Histogram`] is written by any thread, without a lock: an entry is two relaxed additions, and a store when it is
 //! the shortest or the longest so far. [`Times`] is a reading of it: a plain value that travels, adds up and can be
-//! compared with a later one; one made while others write may lack their last entries, in part too. `hdrhistogram` was
-//! looked at: its shared form passes every entry through a channel to whoever reads.
+//! compared with a later one; one made while others write may lack their last entries, in part too. One that came from
+//! elsewhere may hold any numbers: what is computed of it is then as wrong, but is computed. `hdrhistogram` was looked
+//! at: its shared form passes every entry through a channel to whoever reads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -30,11 +31,16 @@ pub const fn bucket_end<const BITS: u32>(bucket: usize) -> u64 {
 }
 
 fn begin_of(bucket: u16) -> u64 {
-    bucket.checked_sub(1).map_or(0, |before| end_of(before) + 1)
+    known(bucket).checked_sub(1).map_or(0, |before| bucket_end::<SUB_BITS>(before) + 1)
 }
 
 fn end_of(bucket: u16) -> u64 {
-    bucket_end::<SUB_BITS>(bucket.into())
+    bucket_end::<SUB_BITS>(known(bucket))
+}
+
+/// The bucket, or the last one if there is none of this number.
+fn known(bucket: u16) -> usize {
+    usize::from(bucket).min(BUCKETS - 1)
 }
 
 /// Counts durations.
@@ -99,7 +105,7 @@ pub struct Times {
 impl Times {
     /// How many.
     pub fn calls(&self) -> u64 {
-        self.buckets.iter().map(|(_, count)| count).sum()
+        self.buckets.iter().fold(0, |calls, (_, count)| calls.saturating_add(*count))
     }
 
     /// All together, in nanoseconds.
@@ -128,12 +134,12 @@ impl Times {
     /// The duration that `share` (0 to 1) of all do not exceed, in nanoseconds, to 1/15 of it; 0 if there is none.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.calls() as f64 * share).ceil() as u64).max(1);
-        let mut seen = 0;
+        let mut seen = 0_u64;
         for &(bucket, count) in &self.buckets {
-            seen += count;
+            seen = seen.saturating_add(count);
             if seen >= wanted {
                 let (begin, end) = (begin_of(bucket), end_of(bucket));
-                return (begin + (end - begin) / 2).clamp(self.min_ns, self.max_ns);
+                return self.within(begin + (end - begin) / 2);
             }
         }
         self.max_ns
@@ -141,7 +147,8 @@ impl Times {
 
     /// How many took less than 2^`bits` nanoseconds; of at most [`Times::BITS_MAX`].
     pub fn below(&self, bits: u32) -> u64 {
-        self.buckets.iter().filter(|(bucket, _)| end_of(*bucket) < 1 << bits).map(|(_, count)| count).sum()
+        let below = self.buckets.iter().filter(|(bucket, _)| end_of(*bucket) < 1 << bits);
+        below.fold(0, |calls, (_, count)| calls.saturating_add(*count))
     }
 
     /// Longer durations are not told apart: 2^BITS_MAX nanoseconds.
@@ -157,7 +164,7 @@ impl Times {
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
         for &(bucket, count) in &other.buckets {
             match self.buckets.binary_search_by_key(&bucket, |(own, _)| *own) {
-                Ok(at) => self.buckets[at].1 += count,
+                Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(count),
                 Err(at) => self.buckets.insert(at, (bucket, count)),
             }
         }
@@ -173,11 +180,16 @@ impl Times {
         let buckets: Vec<_> = self.buckets.iter().map(less).filter(|(_, count)| *count > 0).collect();
         let (Some((first, _)), Some((last, _))) = (buckets.first(), buckets.last()) else { return Times::default() };
         Times {
-            min_ns: begin_of(*first).clamp(self.min_ns, self.max_ns),
-            max_ns: end_of(*last).clamp(self.min_ns, self.max_ns),
+            min_ns: self.within(begin_of(*first)),
+            max_ns: self.within(end_of(*last)),
             sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns),
             buckets,
         }
+    }
+
+    /// The duration, no shorter than the shortest and no longer than the longest.
+    fn within(&self, ns: u64) -> u64 {
+        ns.max(self.min_ns).min(self.max_ns)
     }
 }
 
@@ -197,6 +209,18 @@ mod tests {
         let value =
             (0..VALUE_BITS, any::<u64>()).prop_map(|(bits, any)| any & ((2 << bits) - 1) & ((1 << VALUE_BITS) - 1));
         proptest::collection::vec(value, 1..200)
+    }
+
+    #[test]
+    fn numbers_from_elsewhere_may_be_any() {
+        let most = Times { buckets: vec![(9, u64::MAX), (u16::MAX, 1)], sum_ns: 1, min_ns: u64::MAX, max_ns: 3 };
+        let mut merged = most.clone();
+        merged.merge(&most);
+        for times in [&most, &merged, &most.since(&Times::default())] {
+            assert_eq!(times.calls(), u64::MAX);
+            assert_eq!(times.below(Times::BITS_MAX - 1), u64::MAX);
+            assert_eq!(times.quantile_ns(1.0), 3);
+        }
     }
 
     proptest! {

@@ -151,12 +151,39 @@ fn accept(listener: &TcpListener, pages: &Arc<Pages>, stopping: &AtomicBool) {
 }
 
 /// What a request asks for.
-#[derive(Debug, PartialEq, Eq)]
-enum Request {
-    /// A page; its head only, if `head`.
-    Get { path: String, head: bool },
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A page.
+    Get {
+        /// Without query and fragment.
+        path: String,
+        /// Its head only.
+        head: bool,
+    },
     /// Something that this server refuses, with this status.
     Refused(&'static str),
+}
+
+impl Request {
+    /// The request that `bytes` begin with, once its head is whole or cannot become one.
+    pub fn parse(bytes: &[u8]) -> Option<Request> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Partial) => None,
+            Ok(httparse::Status::Complete(_)) => {
+                let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
+                let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
+                Some(match method {
+                    "GET" => Request::Get { path, head: false },
+                    "HEAD" => Request::Get { path, head: true },
+                    _ => Request::Refused("405 Method Not Allowed"),
+                })
+            }
+            Err(httparse::Error::TooManyHeaders) => Some(Request::Refused("431 Request Header Fields Too Large")),
+            Err(_) => Some(Request::Refused("400 Bad Request")),
+        }
+    }
 }
 
 fn serve(stream: &TcpStream, pages: &Pages) -> io::Result<()> {
@@ -200,32 +227,12 @@ fn read_request(mut stream: &TcpStream, until: Instant) -> io::Result<Request> {
             Err(error) => return Err(error),
         };
         bytes.extend_from_slice(&chunk[..count]);
-        if let Some(request) = parse(&bytes) {
+        if let Some(request) = Request::parse(&bytes) {
             return Ok(request);
         }
         if bytes.len() >= HEAD_BYTES_MAX {
             return Ok(Request::Refused("431 Request Header Fields Too Large"));
         }
-    }
-}
-
-/// The request, once its head is whole or cannot become one.
-fn parse(bytes: &[u8]) -> Option<Request> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(bytes) {
-        Ok(httparse::Status::Partial) => None,
-        Ok(httparse::Status::Complete(_)) => {
-            let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
-            let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
-            Some(match method {
-                "GET" => Request::Get { path, head: false },
-                "HEAD" => Request::Get { path, head: true },
-                _ => Request::Refused("405 Method Not Allowed"),
-            })
-        }
-        Err(httparse::Error::TooManyHeaders) => Some(Request::Refused("431 Request Header Fields Too Large")),
-        Err(_) => Some(Request::Refused("400 Bad Request")),
     }
 }
 

@@ -6,11 +6,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::task::{Wake, Waker};
 
 use slab::Slab;
 
+use crate::notice::Notice;
 use crate::worker::{Worker, WorkerShared};
 
 /// A future local to its worker.
@@ -20,7 +20,7 @@ struct TaskWaker {
     shared: Arc<WorkerShared>,
     slot: usize,
     /// In the run queue already: a second wake-up adds nothing.
-    queued: AtomicBool,
+    queued: Notice,
 }
 
 impl Wake for TaskWaker {
@@ -29,7 +29,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, AcqRel) {
+        if self.queued.give() {
             self.shared.wake_task(self.slot);
         }
     }
@@ -61,7 +61,7 @@ impl Tasks {
         self.generation += 1;
         let slot = self.slots.insert(Task { generation: self.generation, future: Some(future), aborted: false });
         if slot == self.wakers.len() {
-            let state = Arc::new(TaskWaker { shared: Arc::clone(shared), slot, queued: AtomicBool::new(false) });
+            let state = Arc::new(TaskWaker { shared: Arc::clone(shared), slot, queued: Notice::default() });
             let waker = Waker::from(Arc::clone(&state));
             self.wakers.push(SlotWaker { state, waker });
         }
@@ -77,7 +77,7 @@ impl Tasks {
     pub(crate) fn begin(&mut self, slot: usize) -> Option<(LocalFuture, Waker)> {
         let entry = self.wakers.get(slot)?;
         // Before the poll, so that a wake-up during it queues the task again.
-        entry.state.queued.store(false, Release);
+        entry.state.queued.take();
         let future = self.slots.get_mut(slot)?.future.take()?;
         Some((future, entry.waker.clone()))
     }

@@ -42,7 +42,7 @@ impl Rule {
     /// Two figures as one.
     pub(crate) fn merge(self, a: u64, b: u64) -> u64 {
         match self {
-            Rule::Counter | Rule::Gauge => a + b,
+            Rule::Counter | Rule::Gauge => a.saturating_add(b),
             Rule::Peak => a.max(b),
         }
     }

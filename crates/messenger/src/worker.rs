@@ -11,18 +11,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crossbeam::queue::SegQueue;
 use mio::{Events, Poll as Reactor, Registry, Token};
 
 use crate::blocking::JobFailed;
 use crate::buffer::Pool;
 use crate::counters::{WorkerCounters, WorkerStats};
-use crate::doze::Doze;
 use crate::locals::Locals;
+use crate::mailbox::Mailbox;
 use crate::meter::{Meter, WorkerTime};
 use crate::operation::{Layer, Operation, OperationTable};
 use crate::reactor::{Causes, Sources};
@@ -65,10 +64,8 @@ pub(crate) struct WorkerShared {
     pub(crate) index: usize,
     pub(crate) counters: WorkerCounters,
     time: WorkerTime,
-    queue: SegQueue<Command>,
-    /// In front of the eventfd: it sleeps only while it is in, or about to enter, a poll that may wait.
-    doze: Doze,
-    closed: AtomicBool,
+    /// In front of the eventfd: the worker sleeps only while it is in, or about to enter, a poll that may wait.
+    mailbox: Mailbox<Command>,
     waker: mio::Waker,
     wakeups: AtomicU64,
     /// The worker's epoll set, for sockets that more than one worker serves.
@@ -102,9 +99,7 @@ impl WorkerShared {
             index,
             counters: WorkerCounters::default(),
             time: WorkerTime::new(Instant::now()),
-            queue: SegQueue::new(),
-            doze: Doze::default(),
-            closed: AtomicBool::new(false),
+            mailbox: Mailbox::default(),
             waker: mio::Waker::new(&registry, WAKE_TOKEN)?,
             wakeups: AtomicU64::new(0),
             registry,
@@ -116,24 +111,14 @@ impl WorkerShared {
         LOCAL.try_with(|local| (local.owner.get() == std::ptr::from_ref(self).addr()).then(|| f(local))).ok().flatten()
     }
 
-    /// Queues a command; false if the worker has ended and the command was dropped.
+    /// Queues a command; false if the worker has ended, and may not run it.
     pub(crate) fn post(&self, command: Command) -> bool {
-        if self.closed.load(SeqCst) {
-            return false;
-        }
-        self.queue.push(command);
-        if self.doze.rouse() {
+        self.mailbox.post(command, || {
             self.wakeups.fetch_add(1, Relaxed);
             if let Err(error) = self.waker.wake() {
                 tracing::error!(worker = self.index, %error, "cannot wake a worker");
             }
-        }
-        if self.closed.load(SeqCst) {
-            // The worker may have looked at its queue for the last time before the push.
-            while self.queue.pop().is_some() {}
-            return false;
-        }
-        true
+        })
     }
 
     pub(crate) fn wake_task(&self, slot: usize) {
@@ -385,8 +370,8 @@ impl Worker {
 
     fn run_commands(&self) {
         // Only what is there now: commands that cause commands must not keep the sockets waiting.
-        for _ in 0..self.inner.shared.queue.len() {
-            let Some(command) = self.inner.shared.queue.pop() else { break };
+        for _ in 0..self.inner.shared.mailbox.len() {
+            let Some(command) = self.inner.shared.mailbox.pop() else { break };
             match command {
                 Command::Run(f) => {
                     self.guard("a function sent to a worker", || f(self));
@@ -443,7 +428,7 @@ impl Worker {
         let busy =
             self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
                 == Some(true);
-        if busy || self.inner.sources.has_requeued() || !self.inner.shared.queue.is_empty() {
+        if busy || self.inner.sources.has_requeued() || !self.inner.shared.mailbox.is_empty() {
             return Until::Now;
         }
         let timers = [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
@@ -454,11 +439,8 @@ impl Worker {
         let shared = &self.inner.shared;
         let mut until = self.poll_until();
         let lies_down = until != Until::Now;
-        if lies_down {
-            shared.doze.lie_down();
-            if !shared.queue.is_empty() {
-                until = Until::Now;
-            }
+        if lies_down && !shared.mailbox.lie_down() {
+            until = Until::Now;
         }
         let (meter, time) = (&self.inner.meter, &shared.time);
         let (timeout, waiting) = match until {
@@ -478,7 +460,7 @@ impl Worker {
             tracing::error!(worker = self.index(), %error, "poll failed");
         }
         if lies_down {
-            shared.doze.get_up();
+            shared.mailbox.get_up();
         }
         if let Some(waiting) = waiting {
             waiting.end(time, Instant::now());
@@ -514,12 +496,12 @@ impl Worker {
 
     /// Ends the worker: nothing is accepted any more, and whoever waits for it is told.
     fn close(&self) {
-        self.inner.shared.closed.store(true, SeqCst);
+        self.inner.shared.mailbox.close();
         self.inner.sources.close_all(self);
         for future in self.inner.tasks.borrow_mut().drain() {
             self.guard("dropping a task", || drop(future));
         }
-        while let Some(command) = self.inner.shared.queue.pop() {
+        while let Some(command) = self.inner.shared.mailbox.pop() {
             self.guard("dropping a command", || drop(command));
         }
         self.inner.sources.clear();

@@ -6,6 +6,14 @@ use loom::sync::atomic::{AtomicBool as ModelledFlag, AtomicU32 as Modelled};
 use loom::thread;
 
 impl Flag for ModelledFlag {
+    fn load(&self, order: Ordering) -> bool {
+        ModelledFlag::load(self, order)
+    }
+
+    fn store(&self, value: bool, order: Ordering) {
+        ModelledFlag::store(self, value, order);
+    }
+
     fn swap(&self, value: bool, order: Ordering) -> bool {
         ModelledFlag::swap(self, value, order)
     }
