@@ -27,6 +27,7 @@ pub mod journal;
 pub mod layout;
 pub mod medium;
 pub mod pg;
+mod poison;
 pub mod scrub;
 pub mod space;
 pub mod superblock;

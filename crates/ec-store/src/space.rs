@@ -8,44 +8,24 @@
 //!
 //! Cores of one disk share counters: what one takes is at once no space for the others. Daemons that share a file system do not.
 
+mod usage;
+
 use crate::fullness::FullRatios;
 use protocol::monitor::Fullness;
 use protocol::shard::SESSION_WINDOW_BYTES;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-
-/// What one core has done to its disk.
-#[derive(Debug, Default)]
-struct CoreUse {
-    /// Bytes ever written, to the journal and to fragments.
-    written: AtomicU64,
-    /// At least the bytes that records take once they are in their place in fragments.
-    unplaced: AtomicU64,
-}
+use usage::{CoreUse, Usage};
 
 /// What the cores of one disk do to it.
 #[derive(Debug)]
 pub struct DiskUse {
-    cores: Box<[CoreUse]>,
+    usage: Usage,
 }
 
 impl DiskUse {
     /// Of a disk that so many cores share; at least one.
     pub fn new(cores: u16) -> Arc<Self> {
-        Arc::new(Self { cores: (0..cores.max(1)).map(|_| CoreUse::default()).collect() })
-    }
-
-    fn sum(&self, of: impl Fn(&CoreUse) -> &AtomicU64) -> u64 {
-        self.cores.iter().map(|core| of(core).load(Relaxed)).sum()
-    }
-
-    fn written(&self) -> u64 {
-        self.sum(|core| &core.written)
-    }
-
-    fn unplaced(&self) -> u64 {
-        self.sum(|core| &core.unplaced)
+        Arc::new(Self { usage: Usage::new((0..cores.max(1)).map(|_| CoreUse::default())) })
     }
 }
 
@@ -54,9 +34,9 @@ impl DiskUse {
 struct LookUp {
     usable: u64,
     free: u64,
-    /// [`DiskUse::written`] before it was asked.
+    /// [`Usage::written`] before it was asked.
     written: u64,
-    /// [`DiskUse::unplaced`] then.
+    /// [`Usage::unplaced`] then.
     unplaced: u64,
 }
 
@@ -75,7 +55,7 @@ impl DiskSpace {
     /// Of the core with this number, which `disk` must have; nothing is free until [`DiskSpace::look_up`].
     pub fn new(disk: Arc<DiskUse>, core: u16, journal_bytes: u64) -> Self {
         let core = usize::from(core);
-        assert!(core < disk.cores.len(), "a disk of {} cores has no core {core}", disk.cores.len());
+        assert!(core < disk.usage.cores(), "a disk of {} cores has no core {core}", disk.usage.cores());
         Self { disk, core, journal_bytes, sessions: 0, looked_up: LookUp::default() }
     }
 
@@ -86,14 +66,17 @@ impl DiskSpace {
 
     /// Bytes went to the journal of this core, which a fragment will need `placed` more for.
     pub fn journalled(&self, bytes: u64, placed: u64) {
-        let mine = &self.disk.cores[self.core];
-        mine.unplaced.fetch_add(placed, Relaxed);
-        mine.written.fetch_add(bytes, Relaxed);
+        self.disk.usage.journalled(self.core, bytes, placed);
     }
 
     /// Bytes went to fragments of this core.
     pub fn wrote(&self, bytes: u64) {
-        self.disk.cores[self.core].written.fetch_add(bytes, Relaxed);
+        self.disk.usage.wrote(self.core, bytes);
+    }
+
+    /// Bytes that all cores gave the disk since the start.
+    pub(crate) fn disk_written(&self) -> u64 {
+        self.disk.usage.written()
     }
 
     /// Asks the disk, by `ask`, for its bytes that can be used and those that are free. `unplaced`: what records of this core
@@ -102,16 +85,16 @@ impl DiskSpace {
     /// # Errors
     /// Those of `ask`; then nothing has changed.
     pub fn look_up<E>(&mut self, unplaced: u64, ask: impl FnOnce() -> Result<(u64, u64), E>) -> Result<(), E> {
-        let written = self.disk.written();
+        let written = self.disk.usage.written();
         let (usable, free) = ask()?;
-        self.disk.cores[self.core].unplaced.store(unplaced, Relaxed);
-        self.looked_up = LookUp { usable, free, written, unplaced: self.disk.unplaced() };
+        self.disk.usage.placed(self.core, unplaced);
+        self.looked_up = LookUp { usable, free, written, unplaced: self.disk.usage.unplaced() };
         Ok(())
     }
 
     /// Bytes that the disk surely takes before it counts as full, whatever was taken since it was asked. 0: no more writes.
     pub fn free(&self, ratios: FullRatios) -> u64 {
-        self.after(self.disk.written() - self.looked_up.written + self.disk.unplaced(), ratios)
+        self.after(self.disk.usage.taken_since(self.looked_up.written), ratios)
     }
 
     /// The same when it was asked: what people are told, which writes under way do not make waver.
@@ -122,7 +105,7 @@ impl DiskSpace {
     fn after(&self, taken: u64, ratios: FullRatios) -> u64 {
         let kept = (self.looked_up.usable as f64 * (1.0 - ratios.full)) as u64;
         let windows = self.sessions * 2 * SESSION_WINDOW_BYTES;
-        let promised = self.disk.cores.len() as u64 * (self.journal_bytes + windows);
+        let promised = self.disk.usage.cores() as u64 * (self.journal_bytes + windows);
         self.looked_up.free.saturating_sub(kept.max(promised)).saturating_sub(taken)
     }
 

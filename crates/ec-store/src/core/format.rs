@@ -114,6 +114,7 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
     let head = RecordHead::read_from_bytes(front).ok()?;
     let op = Op::from_u8(head.op)?;
     let length = head.length.get();
+    head.offset.get().checked_add(u64::from(length))?;
     let payload = match (op, kind) {
         (Op::Write, DIRECT) => {
             let crcs: Box<[u32]> = data.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
@@ -165,6 +166,14 @@ mod tests {
             assert_eq!(decode_record(kind, &front, &data), Some((pg, record)));
             assert!(decode(kind, &front, &data.slice(4..)).is_none());
             assert!(decode(kind, &front.slice(1..), &data).is_none());
+        }
+        let (session, seq, op, touch, logical_end) = (SessionId::new(4), Seq::new(8), Op::Punch, ShardSet::first(3), 0);
+        let (offset, payload) = (u64::MAX - 511, Payload::Nothing);
+        let fits = Record { session, seq, object, op, touch, offset, length: 511, logical_end, payload };
+        let beyond = Record { length: 512, ..fits.clone() };
+        for (record, is_one) in [(fits, true), (beyond, false)] {
+            let front = Bytes::copy_from_slice(RecordHead::new(pg, &record).as_bytes());
+            assert_eq!(decode(RECORD, &front, &Bytes::new()).is_some(), is_one, "{record:?}");
         }
         let delta = Delta::Rebuilt(object, vec![(SessionId::new(1), None)]);
         let front = Bytes::from(pg_front(pg, &delta));

@@ -17,7 +17,7 @@
 //! failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, [`recovery`] brings shards back and
+//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_state` knows how syncs go, [`recovery`] brings shards back and
 //! repairs, `backfill` makes that wait on a nearly full disk, `comparing` finds what need not move, [`scrub`] compares shards.
 
 mod backfill;
@@ -30,13 +30,16 @@ pub mod recovery;
 mod restart;
 pub mod scrub;
 mod store;
+mod sync_state;
 #[cfg(test)]
 mod tests;
 mod times;
 mod upkeep;
 
 pub use reading::{READ_BYTES_MAX, zeros};
+pub use restart::replay;
 pub use store::CoreStore;
+pub use sync_state::SyncSeen;
 
 use crate::fragment::{FragmentConfig, FragmentError};
 use crate::fullness::FullRatios;
@@ -62,8 +65,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Place;
+use sync_state::SyncState;
 use times::{CoreTimes, Waiting};
-use upkeep::SyncState;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How often records are applied and limits looked at.

@@ -48,7 +48,11 @@ pub(super) fn open(
     Ok((CoreStore::new(journal, fragments, segments, space), replays))
 }
 
-fn replay(recovered: Vec<RecoveredEntry>) -> Result<HashMap<PgId, Replay>, CoreError> {
+/// What the entries of a core's journal, oldest first, say of each PG: the last whole checkpoint, and what came after it.
+///
+/// # Errors
+/// [`CoreError::Entry`] for the first that this program does not write.
+pub fn replay(recovered: Vec<RecoveredEntry>) -> Result<HashMap<PgId, Replay>, CoreError> {
     let mut entries = Vec::with_capacity(recovered.len());
     for raw in recovered {
         let lsn = raw.location.lsn;

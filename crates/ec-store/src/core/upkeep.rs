@@ -1,5 +1,6 @@
 //! What a core does by itself: the end of a turn, syncs, applying, trimming.
 
+use super::sync_state::SyncSeen;
 use super::{Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
 use crate::fragment::FragmentError;
 use crate::fullness::FullRatios;
@@ -9,8 +10,6 @@ use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
 use messenger::JobFailed;
 use protocol::shard::Status;
 use protocol::{PgId, Rules};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Objects whose records are applied before other tasks get their turn.
@@ -27,45 +26,6 @@ const FREE_INTERVAL: Duration = Duration::from_secs(1);
 /// With less than this left it is asked more often: what was taken since counts as more than it may take.
 const FREE_LOW: u64 = 256 << 20;
 const FREE_LOW_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Which syncs were asked for and have run, by number.
-#[derive(Debug, Default)]
-pub(super) struct SyncState {
-    /// One is to begin at the end of the turn.
-    pub wanted: bool,
-    /// It is to sync all changed files, too.
-    all: bool,
-    running: bool,
-    begun: u64,
-    done: u64,
-    /// Files and journals that syncs have dealt with, counted on the I/O threads.
-    steps: Arc<AtomicU64>,
-    /// How many there were when it was looked last, and since when.
-    seen: Option<(u64, Instant)>,
-}
-
-impl SyncState {
-    /// The number of the first sync that covers what has been taken until now.
-    pub fn next(&self) -> u64 {
-        self.begun + 1
-    }
-
-    /// For how long the sync that runs has not got further, as far as these looks can tell.
-    fn stall(&mut self, now: Instant) -> Duration {
-        if !self.running {
-            self.seen = None;
-            return Duration::ZERO;
-        }
-        let steps = self.steps.load(Ordering::Relaxed);
-        match self.seen {
-            Some((seen, since)) if seen == steps => now.duration_since(since),
-            _ => {
-                self.seen = Some((steps, now));
-                Duration::ZERO
-            }
-        }
-    }
-}
 
 /// Why a sync did not happen.
 enum SyncFailure {
@@ -141,7 +101,7 @@ impl<O: Outlet> Core<O> {
             Self::answer(&mut state, pg, ratios);
         }
         self.shared.times.answered(&mut state.waiting);
-        let begin = state.sync.wanted && !state.sync.running;
+        let begin = state.sync.wanted && !state.sync.is_running();
         drop(state);
         if begin {
             self.begin_sync();
@@ -187,14 +147,14 @@ impl<O: Outlet> Core<O> {
                 if let Some(why) = state.store.poison() {
                     return Err(CoreError::Poisoned(why.to_owned()));
                 }
-                if state.sync.done >= target {
+                if state.sync.is_done(target) {
                     return Ok(());
                 }
                 if state.stopped {
                     return Err(CoreError::Stopped);
                 }
                 // the one begun before may have been counted back as it met a full disk
-                if !state.sync.running {
+                if !state.sync.is_running() {
                     (state.sync.wanted, state.sync.all) = (true, state.sync.all | all);
                 }
             }
@@ -231,16 +191,13 @@ impl<O: Outlet> Core<O> {
             return;
         }
         let all = std::mem::take(&mut state.sync.all);
-        (state.sync.wanted, state.sync.running) = (false, true);
-        state.sync.begun += 1;
-        let number = state.sync.begun;
         for held in state.shards.values_mut().filter(|held| held.shard.is_unsynced()) {
             held.shard.begin_sync();
         }
         let unsynced = state.store.take_unsynced(all);
         let handle = state.store.journal.sync_handle();
-        let steps = Arc::clone(&state.sync.steps);
-        steps.fetch_add(1, Ordering::Relaxed);
+        let (files, written) = (unsynced.files.len() + unsynced.dirs.len() + 1, state.store.space.disk_written());
+        let (number, steps) = state.sync.begin(Instant::now(), files, written);
         drop(state);
         let job = self.shared.worker.blocking(move || {
             // Rule: DirectSync - bytes before the records that count on them.
@@ -254,9 +211,7 @@ impl<O: Outlet> Core<O> {
                 Ok((Err(SyncFailure::Full), unsynced)) => {
                     let mut state = core.shared.state.borrow_mut();
                     state.store.put_back(unsynced);
-                    (state.sync.running, state.sync.wanted, state.sync.all) = (false, true, state.sync.all | all);
-                    // those who wait for this one wait for the next
-                    state.sync.begun -= 1;
+                    state.sync.end_full(Instant::now(), all);
                     true
                 }
                 Ok((Err(SyncFailure::Lost(why)), _)) => core.lose(why),
@@ -273,7 +228,7 @@ impl<O: Outlet> Core<O> {
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, touched, sync, stats, .. } = &mut *state;
         store.journal.synced(lsn);
-        (sync.running, sync.done) = (false, number);
+        sync.end(Instant::now(), number);
         stats.syncs += 1;
         for (pg, held) in shards.iter_mut().filter(|(_, held)| held.shard.is_unsynced()) {
             held.shard.end_sync();
@@ -291,9 +246,14 @@ impl<O: Outlet> Core<O> {
         self.shared.state.borrow_mut().sync.stall(Instant::now())
     }
 
+    /// The last two syncs, the older one first; the last may still run.
+    pub fn last_syncs(&self) -> [Option<SyncSeen>; 2] {
+        self.shared.state.borrow().sync.seen()
+    }
+
     fn lose(&self, why: String) -> bool {
         let mut state = self.shared.state.borrow_mut();
-        state.sync.running = false;
+        state.sync.stop(Instant::now());
         state.store.set_poison(why);
         drop(state);
         self.shared.synced.notify_all();
@@ -341,7 +301,7 @@ impl<O: Outlet> Core<O> {
         let needed = {
             let mut state = self.shared.state.borrow_mut();
             let unsynced = state.shards.values().any(|held| held.shard.is_unsynced());
-            let needed = unsynced && !state.sync.running;
+            let needed = unsynced && !state.sync.is_running();
             state.sync.wanted |= needed;
             needed
         };
@@ -461,26 +421,5 @@ impl<O: Outlet> Core<O> {
         }
         drop(state);
         self.schedule_turn();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sync_stalls_while_it_ends_with_no_file() {
-        let mut sync = SyncState::default();
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        assert_eq!(sync.stall(at(0)), Duration::ZERO, "none runs");
-        sync.running = true;
-        assert_eq!([sync.stall(at(1)), sync.stall(at(4))], [Duration::ZERO, Duration::from_secs(3)]);
-        sync.steps.fetch_add(1, Ordering::Relaxed);
-        assert_eq!([sync.stall(at(5)), sync.stall(at(7))], [Duration::ZERO, Duration::from_secs(2)]);
-        sync.running = false;
-        assert_eq!(sync.stall(at(8)), Duration::ZERO);
-        sync.running = true;
-        assert_eq!(sync.stall(at(9)), Duration::ZERO, "another one");
     }
 }

@@ -4,12 +4,14 @@
 //! do, reads only while they look up checksums. A read that overlaps a write gives each sector old or new. What orders
 //! reads and writes is the owner.
 
+use super::changes::{Changes, Upto};
 use super::header::{HEADER_BYTES, Header};
 use super::table::{Table, TableMemory};
 use super::{
     Crcs, FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify,
 };
 use crate::medium::{self, Dir, Extent, MediumFile};
+use crate::poison::{NotSynced, Poison};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::ids::{ClusterId, Profile};
 use std::collections::BTreeMap;
@@ -17,7 +19,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file with more unsynced bytes keeps a disk busy by itself.
 const BEGIN_BYTES_MAX: u64 = 256 << 10;
@@ -36,13 +38,10 @@ pub struct FragmentFile {
     /// Where the data region begins in the file.
     data_start: u64,
     state: ContentionMutex<State>,
-    /// Counts what changed the file; equal to `synced` when nothing waits for a sync.
-    changes: AtomicU64,
-    synced: AtomicU64,
-    unsynced_bytes: AtomicU64,
+    changes: Changes,
     /// The name of the file is not durable yet.
     is_dir_dirty: AtomicBool,
-    has_sync_failed: AtomicBool,
+    poison: Poison,
 }
 
 /// What the files of one store have in common.
@@ -143,11 +142,9 @@ impl FragmentFile {
             dir,
             data_start: data_start(profile),
             state: ContentionMutex::new(&common.locks, "fragment", state),
-            changes: AtomicU64::new(u64::from(is_new)),
-            synced: AtomicU64::new(0),
-            unsynced_bytes: AtomicU64::new(0),
+            changes: Changes::new(is_new),
             is_dir_dirty: AtomicBool::new(is_new),
-            has_sync_failed: AtomicBool::new(false),
+            poison: Poison::default(),
         }
     }
 
@@ -163,18 +160,17 @@ impl FragmentFile {
 
     /// Does anything wait for a sync?
     pub fn is_dirty(&self) -> bool {
-        self.changes.load(Ordering::Acquire) != self.synced.load(Ordering::Acquire)
-            || self.is_dir_dirty.load(Ordering::Acquire)
+        self.changes.is_dirty() || self.is_dir_dirty.load(Ordering::Acquire)
     }
 
     /// Bytes of data written since the last sync.
     pub fn unsynced_bytes(&self) -> u64 {
-        self.unsynced_bytes.load(Ordering::Relaxed)
+        self.changes.unsynced_bytes()
     }
 
     /// Did a sync fail? Then nothing of the file counts as durable any more.
     pub fn has_sync_failed(&self) -> bool {
-        self.has_sync_failed.load(Ordering::Acquire)
+        self.poison.is_set()
     }
 
     /// Reads the whole buffer from `offset` and checks every sector.
@@ -476,33 +472,30 @@ impl FragmentFile {
 
     /// As [`FragmentFile::sync`], but for the name.
     fn sync_contents(&self) -> Result<(), FragmentError> {
-        if self.has_sync_failed() {
-            return Err(FragmentError::SyncFailed { key: self.key });
-        }
-        if !self.is_dirty() {
-            return Ok(());
-        }
-        let (changes, bytes) = {
-            let mut state = self.state.lock();
-            if state.is_deleted {
-                return Ok(());
-            }
-            self.write_back(&mut state)?;
-            (self.changes.load(Ordering::Acquire), self.unsynced_bytes.load(Ordering::Relaxed))
+        let begin = || if self.is_dirty() { self.write_back_to_sync() } else { Ok(None) };
+        let wait = |upto| {
+            self.file.sync_data().map_err(|source| self.sync_failed(source))?;
+            self.changes.synced(upto);
+            Ok(())
         };
-        if let Err(source) = self.file.sync_data() {
-            return Err(self.sync_failed(source));
+        self.poison.sync(begin, wait).map_err(|error| match error {
+            NotSynced::Poisoned => FragmentError::SyncFailed { key: self.key },
+            NotSynced::Failed(error) => error,
+        })
+    }
+
+    /// Writes what only a sync has to wait for; `None` if there is nothing to sync any more.
+    fn write_back_to_sync(&self) -> Result<Option<Upto>, FragmentError> {
+        let mut state = self.state.lock();
+        if state.is_deleted {
+            return Ok(None);
         }
-        if self.synced.fetch_max(changes, Ordering::AcqRel) < changes {
-            let _ = self
-                .unsynced_bytes
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(bytes)));
-        }
-        Ok(())
+        self.write_back(&mut state)?;
+        Ok(Some(self.changes.upto()))
     }
 
     fn sync_failed(&self, source: io::Error) -> FragmentError {
-        self.has_sync_failed.store(true, Ordering::Release);
+        self.poison.set();
         tracing::error!(fragment = %self.key, %source, "sync failed");
         FragmentError::Io { key: self.key, source }
     }
@@ -549,8 +542,7 @@ impl FragmentFile {
 
     /// Notes, before it happens and with the lock held, that the file changes.
     fn changed(&self, bytes: usize) {
-        self.unsynced_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.changes.note(bytes as u64);
     }
 
     fn io(&self, source: io::Error) -> FragmentError {

@@ -28,6 +28,7 @@
 //! * After a failed `fdatasync` the file refuses every further sync ([`FragmentError::SyncFailed`]): the kernel may have
 //!   dropped the pages, and a second sync that succeeds would mean nothing.
 
+mod changes;
 #[expect(unsafe_code, reason = "CRC instructions")]
 mod crc;
 mod file;

@@ -40,6 +40,7 @@ pub use sync::{EntryReader, SyncHandle};
 
 use crate::disk;
 use crate::medium::{self, Dir, MediumFile};
+use crate::poison::Poison;
 use bytes::Bytes;
 use format::{ENTRY_ALIGN, EntryHeader, SEGMENT_HEADER_BYTES, SegmentHeader, entry_bytes};
 use kept::Kept;
@@ -47,7 +48,6 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of an entry, from 1; 0 means none.
 pub type Lsn = u64;
@@ -182,7 +182,7 @@ pub struct Journal {
     kept: Kept,
     keeps_segments: bool,
     needs_checkpoint: bool,
-    is_poisoned: Arc<AtomicBool>,
+    poison: Arc<Poison>,
 }
 
 #[derive(Debug)]
@@ -233,7 +233,7 @@ impl Journal {
             kept: Kept::default(),
             keeps_segments: true,
             needs_checkpoint: false,
-            is_poisoned: Arc::default(),
+            poison: Arc::default(),
         };
         kept::remove_all(&journal.dir).map_err(|error| JournalError::io(journal.dir.path(), error))?;
         journal.begin_segment(next_number, true)?;
@@ -332,7 +332,7 @@ impl Journal {
         result.map_err(|error| {
             let error = JournalError::io(&format::segment_path(self.dir.path(), newest.number), error);
             if !matches!(error, JournalError::NoSpace { .. }) {
-                self.is_poisoned.store(true, Ordering::Release);
+                self.poison.set();
             }
             error
         })?;
@@ -364,7 +364,7 @@ impl Journal {
             dir: self.dir.clone(),
             has_new_name: self.kept.has_new_name() || unsynced.clone().any(|segment| segment.is_new),
             upto,
-            is_poisoned: self.is_poisoned.clone(),
+            poison: self.poison.clone(),
         }
     }
 
@@ -466,7 +466,7 @@ impl Journal {
 
     /// Did a sync or a write fail?
     pub fn is_poisoned(&self) -> bool {
-        self.is_poisoned.load(Ordering::Acquire)
+        self.poison.is_set()
     }
 
     fn newest(&self) -> &Segment {

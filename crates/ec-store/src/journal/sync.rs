@@ -5,9 +5,9 @@
 use super::format::{self, EntryHeader};
 use super::{JournalError, Location, Lsn};
 use crate::medium::{self, Dir, MediumFile};
+use crate::poison::{NotSynced, Poison};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Syncs what was flushed when it was made.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct SyncHandle {
     pub(super) dir: Dir,
     pub(super) has_new_name: bool,
     pub(super) upto: Lsn,
-    pub(super) is_poisoned: Arc<AtomicBool>,
+    pub(super) poison: Arc<Poison>,
 }
 
 impl SyncHandle {
@@ -25,28 +25,24 @@ impl SyncHandle {
         self.upto
     }
 
-    /// Waits until everything is on the disk; returns what to tell [`super::Journal::synced`].
+    /// Waits until everything is on the disk, one after the other if several are run at once; returns what to tell [`super::Journal::synced`].
     ///
     /// # Errors
     /// `Io`: the journal is poisoned from now on; `Poisoned` if it already was.
     pub fn run(&self) -> Result<Lsn, JournalError> {
-        if self.is_poisoned.load(Ordering::Acquire) {
-            return Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() });
-        }
-        let sync_all = || {
+        let sync_all = |()| {
             self.files.iter().try_for_each(|file| file.sync_data())?;
             if self.has_new_name { self.dir.sync() } else { Ok(()) }
         };
-        sync_all().map_err(|source| {
+        self.poison.sync(|| Ok(Some(())), sync_all).map_err(|error| match error {
+            // Another handle may have failed on the same pages meanwhile.
+            NotSynced::Poisoned => JournalError::Poisoned { dir: self.dir.path().to_path_buf() },
             // The kernel may have dropped the pages: a later sync that succeeds would mean nothing.
-            self.is_poisoned.store(true, Ordering::Release);
-            tracing::error!(journal = %self.dir.path().display(), %source, "sync failed, the journal takes nothing more");
-            JournalError::Io { path: self.dir.path().to_path_buf(), source }
+            NotSynced::Failed(source) => {
+                tracing::error!(journal = %self.dir.path().display(), %source, "sync failed, the journal takes nothing more");
+                JournalError::Io { path: self.dir.path().to_path_buf(), source }
+            }
         })?;
-        // Another handle may have failed on the same pages meanwhile, and the kernel reports a failure once.
-        if self.is_poisoned.load(Ordering::Acquire) {
-            return Err(JournalError::Poisoned { dir: self.dir.path().to_path_buf() });
-        }
         Ok(self.upto)
     }
 }

@@ -337,6 +337,15 @@ fn another_format_is_refused() {
     assert!(matches!(error, JournalError::OtherFormat { found: 99, .. }), "{error}");
 }
 
+#[test]
+fn a_segment_that_begins_at_no_entry_is_refused() {
+    for (first_lsn, is_one) in [(0, false), (1, true), (format::LSN_MAX, true), (Lsn::MAX, false)] {
+        let header = SegmentHeader { number: 1, incarnation: 7, first_lsn, synced: 0, is_reused: false };
+        let decoded = SegmentHeader::decode(&header.encode(), Path::new("")).unwrap();
+        assert_eq!(decoded, is_one.then_some(header));
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Append(usize, usize),
