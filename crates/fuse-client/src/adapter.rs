@@ -337,11 +337,11 @@ impl Filesystem for Adapter {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.do_read(req, gfid(ino), offset, size, reply);
+        self.do_read(req, gfid(ino), (offset, size), flags, reply);
     }
 
     fn write(
@@ -356,9 +356,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // A page written back is at its place already, however the file was opened.
-        let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        self.do_write(req, gfid(ino), offset, data, append, reply);
+        self.do_write(req, gfid(ino), (offset, data), flags, write_flags.contains(WriteFlags::FUSE_WRITE_CACHE), reply);
     }
 
     fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {

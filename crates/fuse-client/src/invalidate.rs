@@ -1,19 +1,25 @@
 //! Dropping what the kernel has cached of a file.
 //!
-//! Contract: one thread does it, never a worker: the kernel waits for pages that are locked by requests, and requests
-//! are answered by workers.
+//! Contract: threads of its own do it, never a worker: the kernel waits for pages that are locked by requests, and
+//! requests are answered by workers. There are some, so that a file with such a page does not keep the others' pages.
 
-use client::fs::KernelCache;
+use client::fs::{Dropping, KernelCache};
 use fuser::{INodeNo, Notifier};
 use messenger::sync::{Sender, oneshot};
 use protocol::Gfid;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
-use std::sync::mpsc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// A file, and who waits for it.
-type Job = (Gfid, Sender<()>);
+/// Threads: more than files of which a page stays locked at one time, mostly; an idle one costs nothing.
+const THREADS: usize = 8;
+
+/// A part of a file, and who waits for it.
+struct Job {
+    gfid: Gfid,
+    part: Range<u64>,
+    done: Sender<()>,
+}
 
 /// The kernel's cache of this mount.
 pub struct KernelPages {
@@ -30,30 +36,57 @@ pub fn kernel_pages() -> (KernelPages, Jobs) {
 }
 
 impl KernelCache for KernelPages {
-    fn invalidate(&self, gfid: Gfid) -> Pin<Box<dyn Future<Output = ()>>> {
-        let (sender, receiver) = oneshot();
-        // Without the thread there is no mount, and nothing is cached.
-        drop(self.jobs.send((gfid, sender)));
+    fn invalidate(&self, gfid: Gfid, part: Range<u64>) -> Dropping {
+        let (done, receiver) = oneshot();
+        // Without the threads there is no mount, and nothing is cached.
+        drop(self.jobs.send(Job { gfid, part, done }));
         Box::pin(async move { receiver.await.unwrap_or(()) })
     }
 }
 
 impl Jobs {
-    /// Starts the thread; it ends with the last sender.
+    /// Starts the threads; they end with the last sender.
     ///
     /// # Errors
     /// That a thread cannot be started.
-    pub fn start(self, notifier: Notifier) -> io::Result<()> {
-        let run = move || {
-            for (gfid, done) in self.0 {
-                if let Err(error) = notifier.inval_inode(INodeNo(gfid.unique()), 0, 0) {
-                    tracing::debug!(%gfid, %error, "cannot drop cached pages");
-                }
-                if done.send(()).is_err() {
-                    tracing::trace!(%gfid, "who asked has given up waiting");
-                }
-            }
-        };
-        std::thread::Builder::new().name("fuse-inval".into()).spawn(run).map(drop)
+    pub fn start(self, notifier: &Notifier) -> io::Result<()> {
+        let jobs = Arc::new(Mutex::new(self.0));
+        for number in 0..THREADS {
+            let (jobs, notifier) = (Arc::clone(&jobs), notifier.clone());
+            let next = move || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+            let run = move || std::iter::from_fn(&next).for_each(|job| drop_part(&notifier, job));
+            std::thread::Builder::new().name(format!("fuse-inval-{number}")).spawn(run)?;
+        }
+        Ok(())
+    }
+}
+
+fn drop_part(notifier: &Notifier, Job { gfid, part, done }: Job) {
+    let (offset, len) = for_kernel(&part);
+    if let Err(error) = notifier.inval_inode(INodeNo(gfid.unique()), offset, len) {
+        tracing::debug!(%gfid, %error, "cannot drop cached pages");
+    }
+    if done.send(()).is_err() {
+        tracing::trace!(%gfid, "who asked has given up waiting");
+    }
+}
+
+/// Offset and length as the kernel takes them: no length means up to the end.
+fn for_kernel(part: &Range<u64>) -> (i64, i64) {
+    let end = i64::try_from(part.end).unwrap_or(0);
+    let offset = i64::try_from(part.start).unwrap_or(i64::MAX);
+    (offset, (end - offset).max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use client::fs::WHOLE_FILE;
+
+    #[test]
+    fn parts_are_told_as_the_kernel_takes_them() {
+        assert_eq!(for_kernel(&WHOLE_FILE), (0, 0));
+        assert_eq!(for_kernel(&(4096..u64::MAX)), (4096, 0));
+        assert_eq!(for_kernel(&(4096..12288)), (4096, 8192));
     }
 }

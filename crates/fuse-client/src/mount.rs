@@ -123,7 +123,7 @@ fn serve(settings: &MountSettings, dir: &Path, fs: &FileSystem, jobs: Jobs) -> R
     config.clone_fd = settings.threads > 1;
     // The kernel itself keeps other users out where `allow_other` is not given.
     let session = Session::from_fd(adapter, fd, SessionACL::All, config).map_err(undo)?;
-    jobs.start(session.notifier()).map_err(undo)?;
+    jobs.start(&session.notifier()).map_err(undo)?;
     let mounted = mountpoint::mounted_on(dir).map_err(undo)?;
     if let Some(mounted) = &mounted {
         device::set_read_ahead(&mounted.device, settings.read_ahead_kib);

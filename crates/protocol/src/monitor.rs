@@ -178,6 +178,8 @@ pub struct OsdReport {
     pub read_bytes: u64,
     /// See `read_bytes`.
     pub write_bytes: u64,
+    /// Milliseconds of the longest of its latest syncs; 0 if there was none of late.
+    pub sync_ms: u64,
     /// What it keeps its data in.
     pub object_store: ObjectStore,
     /// How far it carries operations.

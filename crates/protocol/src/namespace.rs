@@ -105,8 +105,8 @@ pub struct Grant {
     pub mode: LeaseMode,
     /// Greater than that of every grant before it, over restarts of the service too.
     pub token: u64,
-    /// Of the map by which it was decided: the lease is used only with one at least as new, for an older one may still
-    /// lead to shards that take writes of the last holder.
+    /// Of the newest map that the service or any session which spoke to it has: the lease is used only with one at least
+    /// as new, for an older one may lead to shards that missed the last holder's writes.
     pub epoch: Epoch,
 }
 
@@ -119,6 +119,8 @@ pub struct Request {
     pub number: u64,
     /// Answers to all requests up to here have arrived; their memory may go.
     pub answered: u64,
+    /// Of the newest map by which the session may have sent anything to a shard.
+    pub epoch: Epoch,
     /// Who asks.
     pub caller: Caller,
     /// What.

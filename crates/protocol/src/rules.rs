@@ -56,6 +56,8 @@ rules! {
     ReadClock,
     /// A lease is used only with a map at least as new as the grant.
     GrantEpoch,
+    /// A grant names a map at least as new as that of any session which spoke to the service before.
+    GrantHeard,
     /// A shard takes messages of its own epoch only, and attaches end with the epoch.
     EpochCheck,
     /// A shard takes nothing from a session that it knows to be dead.

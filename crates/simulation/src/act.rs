@@ -9,7 +9,7 @@ pub enum Fault {
     Drop,
     /// A connection is reset; what was under way may arrive late, beside the new one.
     Reset,
-    /// A process dies and the page cache stays; or the monitor restarts.
+    /// A process dies and the page cache stays; or the monitor or the metadata service restarts.
     Crash,
     /// One machine or all lose power.
     Power,
@@ -21,19 +21,21 @@ pub enum Fault {
     Zombie,
     /// A client dies.
     Client,
-    /// A sync fails; the daemon serves nothing more until it is restarted.
+    /// A sync or a write fails, and the daemon serves nothing more until it is restarted; or a read does.
     Io,
     /// A disk is full for a while.
     Full,
-    /// The monitor's clock jumps.
+    /// The clock of the monitor or of a client jumps.
     Clock,
     /// A sector that was written well reads wrong.
     Rot,
+    /// Some cannot talk to the others for a while.
+    Part,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 13] = [
         Fault::Drop,
         Fault::Reset,
         Fault::Crash,
@@ -46,6 +48,7 @@ impl Fault {
         Fault::Full,
         Fault::Clock,
         Fault::Rot,
+        Fault::Part,
     ];
 }
 
@@ -59,10 +62,28 @@ pub enum Act {
     Close { s: usize },
     /// A session learns a newer map.
     Learn { s: usize, v: u32 },
-    /// A session asks for the lease of a file.
+    /// A session asks for the write lease of a file.
     Ask { s: usize, o: usize },
+    /// A session asks for a read lease of a file.
+    AskRead { s: usize, o: usize },
     /// A session gives a lease back.
     GiveBack { s: usize, o: usize },
+    /// A session reads what its kernel has cached.
+    ReadCached { s: usize, o: usize },
+    /// A session asks the monitor to be kept alive.
+    Renew { s: usize },
+    /// Such a question arrives, or its answer.
+    Renewal { n: usize },
+    /// The metadata service takes a session's next request.
+    MdsHear { s: usize },
+    /// The metadata service takes a request of an earlier connection.
+    MdsHearLate { s: usize },
+    /// A session takes the metadata service's next message.
+    MdsReply { s: usize },
+    /// Time passes for the metadata service.
+    MdsTick,
+    /// The sizes of files whose writers died are found.
+    MdsSizes,
     /// A session writes.
     Write { s: usize, o: usize, v: u32 },
     /// A session reads from the shards of `v`.
@@ -129,6 +150,8 @@ pub enum Act {
     Scrub { i: usize },
     /// A node goes on with the repair of a damaged sector.
     Mend { i: usize },
+    /// All can talk to each other again.
+    Healed,
     // ---- faults only
     /// A message is lost.
     Drop { s: usize, i: usize },
@@ -156,6 +179,16 @@ pub enum Act {
     Fills { i: usize },
     /// The monitor stands still for a while.
     ClockJump,
+    /// A client's clock jumps ahead.
+    ClientClockJump { s: usize },
+    /// A session's connection to the metadata service is lost.
+    MdsReset { s: usize },
+    /// The metadata service restarts.
+    MdsRestart,
+    /// A node's next write or read fails.
+    IoFails { i: usize, v: u32 },
+    /// Some cannot talk to the others.
+    Part { v: u32 },
     /// A sector of a disk rots.
     Rot { i: usize, v: u32 },
 }
@@ -171,6 +204,8 @@ impl Act {
             | Act::Power { v, .. }
             | Act::PowerAll { v }
             | Act::SyncFails { v, .. }
+            | Act::IoFails { v, .. }
+            | Act::Part { v }
             | Act::Rot { v, .. } => *v = draw,
             _ => {}
         }
@@ -212,10 +247,11 @@ impl Fault {
             Fault::Down => "fault: a live node is marked down",
             Fault::Zombie => "fault: a live session expires",
             Fault::Client => "fault: a client dies",
-            Fault::Io => "fault: a sync fails",
+            Fault::Io => "fault: a sync, a write or a read fails",
             Fault::Full => "fault: a disk is full",
-            Fault::Clock => "fault: the monitor stands still",
+            Fault::Clock => "fault: a clock jumps",
             Fault::Rot => "fault: a sector rots",
+            Fault::Part => "fault: the network falls apart",
         }
     }
 }

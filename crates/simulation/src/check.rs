@@ -129,7 +129,7 @@ impl World {
         let clean = view.active && view.in_sync == ShardSet::first(N as u8) && self.confirmed() == view.in_sync;
         let current = |i: usize| self.nodes[i].known == Some(self.maps.len() - 1);
         let idle = |i: usize| self.nodes[i].shard.as_ref().is_some_and(|shard| shard.journalled() == 0);
-        let given = |s: usize| self.clients[s].held == [false; OBJECTS] || !self.clients[s].run;
+        let given = |s: usize| self.clients[s].leases.is_empty() || !self.clients[s].run;
         let quiet = |s: usize| self.is_at_rest(s) && given(s);
         let sound = |i: usize| self.nodes[i].disk.rotten().next().is_none();
         clean && (0..N).all(|i| idle(i) && current(i) && sound(i)) && (0..self.clients.len()).all(quiet)

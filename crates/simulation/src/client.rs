@@ -1,12 +1,10 @@
 //! Clients: what their sessions do, and what comes of it.
-//!
-//! The rules that the product's client carries out beside the session's machine have their switches here: ReleaseStable,
-//! ReadClock, GrantEpoch.
 
 use crate::disk::{OBJECTS, SECTOR, SECTORS, Tags, object, sector_bytes};
 use crate::world::{Check, Client, Conn, Msg, N, Read, Rep, World, si, sid};
 use ec_store::pg::{Action, NewWrite, PgSession, Piece, SessionSettings};
 use protocol::monitor::MonitorRequest;
+use protocol::namespace::LeaseMode;
 use protocol::shard::Op;
 use protocol::{Rule, Seq, ShardSet};
 use std::ops::Range;
@@ -74,9 +72,7 @@ impl World {
             closed: false,
             machine,
             known,
-            held: [false; OBJECTS],
-            asked: [false; OBJECTS],
-            grant_epoch: [0; OBJECTS],
+            leases: self.no_holdings(),
             last: [0; OBJECTS],
             read: None,
             writes: 0,
@@ -84,6 +80,7 @@ impl World {
             stable: 0,
         });
         self.net.push(Default::default());
+        self.lines.push(Default::default());
     }
 
     /// A client unmounts: everything is stable, and it holds nothing.
@@ -102,7 +99,7 @@ impl World {
     pub fn can_close(&self, s: usize) -> bool {
         let client = &self.clients[s];
         let idle = client.run && client.stable == client.writes && client.read.is_none();
-        idle && client.held == [false; OBJECTS] && client.asked == [false; OBJECTS] && self.is_live(s)
+        idle && client.leases.is_empty() && self.is_live(s)
     }
 
     /// A session learns a newer map; one that finds itself dead there ends.
@@ -111,7 +108,7 @@ impl World {
         let known = if v.is_multiple_of(3) { first } else { last };
         self.clients[s].known = known;
         if !self.maps[known].table.live.contains(&sid(s)) {
-            (self.clients[s].run, self.clients[s].read) = (false, None);
+            self.stop_client(s);
             return Ok(());
         }
         let view = self.maps[known].view;
@@ -214,23 +211,21 @@ impl World {
             }
         }
         self.cover("read");
+        // the kernel's page locks keep reads and the same mount's writes apart
+        let unwritten =
+            self.ghost.order[read.object].last().is_none_or(|last| last.session != s || last.seq < read.begun);
+        if data.iter().all(Option::is_some) && unwritten && self.may_use(s, read.object, LeaseMode::Read) {
+            self.clients[s].leases.files[read.object].cached = Some(read.want);
+        }
         Ok(())
-    }
-
-    /// May session `s` use its lease of object `o`?
-    pub fn may_use(&self, s: usize, o: usize) -> bool {
-        let client = &self.clients[s];
-        // Rule: GrantEpoch
-        client.run && client.held[o] && (client.known >= client.grant_epoch[o] || !self.rules.on(Rule::GrantEpoch))
     }
 
     /// May it start a read there, from these shards?
     pub fn may_read(&self, s: usize, o: usize, mask: u32) -> bool {
         let client = &self.clients[s];
-        // Rule: ReadClock - the client's own clock tells it in time that the lease has run out.
-        let lease = self.is_live(s) || !self.rules.on(Rule::ReadClock);
         let readable = client.machine.readable();
-        lease && client.read.is_none() && self.may_use(s, o) && shards(mask).all(|i| readable.contains(si(i)))
+        let lease = self.may_use(s, o, LeaseMode::Read);
+        lease && client.read.is_none() && shards(mask).all(|i| readable.contains(si(i)))
     }
 
     /// Starts a read.
@@ -244,7 +239,7 @@ impl World {
             self.net[s][i].req.push_back(Msg::Read(id, request));
             parts.push((i, token.attach, None));
         }
-        self.clients[s].read = Some(Read { id, object: o, want, parts });
+        self.clients[s].read = Some(Read { id, object: o, begun: self.clients[s].writes + 1, want, parts });
     }
 
     /// Writes.
@@ -293,19 +288,13 @@ impl World {
         if let Ok(got) = self.clients[s].machine.write(self.now, write) {
             assert_eq!(got, Seq::new(seq));
             (self.clients[s].writes, self.clients[s].last[o]) = (seq, seq);
+            let file = &mut self.clients[s].leases.files[o];
+            file.holder.write_begins();
+            file.cached = file.cached.map(|_| content.data);
             self.note(|| format!("session {s}'s write {seq}: {op:?} {range:?} of object {o}, shards {touch:?}"));
             self.ghost.order[o].push(effect);
         }
         self.pump(s)
-    }
-
-    /// May session `s` give the lease of object `o` back?
-    pub fn can_give_back(&self, s: usize, o: usize) -> bool {
-        let client = &self.clients[s];
-        // Rule: ReleaseStable
-        let upto = if self.rules.on(Rule::ReleaseStable) { client.stable } else { client.reported };
-        let reads = client.read.as_ref().is_some_and(|read| read.object == o);
-        client.run && client.held[o] && client.last[o] <= upto && !reads
     }
 }
 

@@ -1,13 +1,11 @@
-//! The monitor, the coordinator of dead sessions and the metadata service, as the daemons drive them.
+//! The monitor and its coordinator of dead sessions, as the daemons drive them.
 
-use crate::disk::{OBJECTS, object};
 use crate::node::{Held, Told};
+use crate::partition::Party;
 use crate::world::{Check, N, Question, World, pg_id, si, sid};
 use cluster::Monitor;
 use ec_store::pg::shard::Step;
-use metadata::lease::{Answer, Ticket, Want};
 use protocol::monitor::{MonitorReply, MonitorRequest, OsdReport, ResolveReply, ResolveRequest};
-use protocol::namespace::LeaseMode;
 use protocol::{Epoch, OsdId, ShardSet};
 use std::time::Duration;
 
@@ -39,23 +37,33 @@ impl World {
         result
     }
 
-    fn everyone_is_heard(&mut self, but_osd: Option<OsdId>, but_session: Option<usize>) {
-        for osd in (0..N).map(|i| self.osd(i)).filter(|osd| Some(*osd) != but_osd).collect::<Vec<_>>() {
+    /// Those that can reach the monitor are heard, but for these.
+    fn everyone_is_heard(&mut self, but_node: Option<usize>, but_session: Option<usize>) {
+        for i in 0..N {
+            if Some(i) == but_node || self.apart(Party::Node(i), Party::Monitor) {
+                continue;
+            }
+            let osd = self.osd(i);
             let report = OsdReport { osd, ..OsdReport::default() };
             self.mon.handle(MonitorRequest::Heartbeat { report }, self.mon_now);
         }
-        for s in (0..self.clients.len()).filter(|s| Some(*s) != but_session) {
-            self.mon.handle(MonitorRequest::RenewSession { session: sid(s) }, self.mon_now);
+        for s in 0..self.clients.len() {
+            if Some(s) == but_session || self.apart(Party::Client(s), Party::Monitor) {
+                continue;
+            }
+            let reply = self.mon.handle(MonitorRequest::RenewSession { session: sid(s) }, self.mon_now);
+            if self.clients[s].run && !matches!(reply, MonitorReply::Fenced) {
+                self.was_renewed(s);
+            }
         }
     }
 
     /// Time passes in which one peer is silent, or none.
-    pub fn silence(&mut self, but_osd: Option<usize>, but_session: Option<usize>) {
-        let osd = but_osd.map(|i| self.osd(i));
+    pub fn silence(&mut self, but_node: Option<usize>, but_session: Option<usize>) {
         self.everyone_is_heard(None, None);
         self.monitor(|mon, now| mon.tick(now));
         self.mon_now += SILENCE;
-        self.everyone_is_heard(osd, but_session);
+        self.everyone_is_heard(but_node, but_session);
         self.monitor(|mon, now| mon.tick(now));
     }
 
@@ -239,66 +247,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    // ---- leases
-
-    /// Session `s` asks for the lease of object `o`.
-    pub fn ask_lease(&mut self, s: usize, o: usize) {
-        let (gfid, ticket) = (object(o).gfid, Ticket(s as u64));
-        let who = (gfid, sid(s));
-        let answer = self.leases.request(self.mon_now, Duration::MAX, who, Want::Hold(LeaseMode::Write), ticket);
-        match answer {
-            Answer::Ready => {
-                let client = &mut self.clients[s];
-                (client.held[o], client.grant_epoch[o]) = (true, self.grant_epoch[o]);
-            }
-            _ => self.clients[s].asked[o] = true,
-        }
-        self.granted();
-    }
-
-    /// Those who waited and hold now.
-    fn granted(&mut self) {
-        self.leases.take_actions();
-        for s in 0..self.clients.len() {
-            for o in 0..OBJECTS {
-                if self.clients[s].asked[o] && self.leases.held(object(o).gfid, sid(s)).is_some() {
-                    let client = &mut self.clients[s];
-                    (client.asked[o], client.held[o], client.grant_epoch[o]) = (false, true, self.grant_epoch[o]);
-                }
-            }
-        }
-    }
-
-    /// Session `s` gives the lease of object `o` back.
-    pub fn give_back(&mut self, s: usize, o: usize) {
-        self.clients[s].held[o] = false;
-        self.grant_epoch[o] = self.grant_epoch[o].max(self.clients[s].known);
-        self.leases.returned(self.mon_now, object(o).gfid, sid(s), None);
-        self.granted();
-    }
-
-    /// The metadata service learns the newest map.
-    pub fn mds_learns(&mut self) {
-        let (old, new) = (self.maps[self.mds_known].table.clone(), self.map().table.clone());
-        self.mds_known = self.maps.len() - 1;
-        for s in 0..self.clients.len() {
-            let session = sid(s);
-            if new.dead.contains(&session) && !old.dead.contains(&session) {
-                self.leases.fence(self.mon_now, session);
-            }
-            let was = old.live.contains(&session) || old.dead.contains(&session);
-            let is = new.live.contains(&session) || new.dead.contains(&session);
-            if was && !is {
-                let released = self.leases.release(self.mon_now, session);
-                self.grant_epoch = [self.mds_known; OBJECTS];
-                for gfid in released.files {
-                    self.leases.recovered(self.mon_now, gfid);
-                }
-                self.clients[s].asked = [false; OBJECTS];
-            }
-        }
-        self.granted();
     }
 }

@@ -23,14 +23,14 @@ pub const ROT: u64 = 0xBAD0_BAD0_BAD0_BAD0;
 /// Sector tags of one fragment.
 pub type Tags = [u64; SECTORS];
 
-/// The id of an object.
+/// The id of an object: files have the first inode numbers after the root's.
 pub fn object(o: usize) -> ObjectId {
-    ObjectId { gfid: Gfid::of_inode(100 + o as u64), index: 0 }
+    ObjectId { gfid: Gfid::of_inode(Gfid::ROOT.unique() + 1 + o as u64), index: 0 }
 }
 
 /// The object of an id.
 pub fn number(object: ObjectId) -> usize {
-    object.gfid.unique() as usize - 100
+    (object.gfid.unique() - Gfid::ROOT.unique()) as usize - 1
 }
 
 /// The checksum of a sector; never 0, which stands for a hole.
@@ -130,6 +130,19 @@ pub struct Disk {
     pub records_max: usize,
     /// There is no space for data.
     pub full: bool,
+    /// What fails next, once.
+    pub fails: Option<Failing>,
+    /// A write failed: nothing more is taken until the process was started again.
+    pub failed: bool,
+}
+
+/// What of a disk fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failing {
+    /// A write: half of it may have happened.
+    Write,
+    /// A read.
+    Read,
 }
 
 impl Disk {
@@ -170,8 +183,25 @@ impl Disk {
         self.synced < self.next || self.files != self.disk
     }
 
+    fn write_fails(&mut self) -> bool {
+        let fails = self.fails == Some(Failing::Write);
+        if fails {
+            (self.fails, self.failed) = (None, true);
+        }
+        self.failed
+    }
+
+    /// Does the next read fail?
+    pub fn read_fails(&mut self) -> bool {
+        self.fails.take_if(|fails| *fails == Failing::Read).is_some()
+    }
+
     /// The end of a turn: tables of rebuilt files first, then the journal.
     pub fn flush(&mut self) {
+        if self.is_unflushed() && self.write_fails() {
+            self.flushed += (self.next - self.flushed) / 2;
+            return;
+        }
         for o in 0..OBJECTS {
             if std::mem::take(&mut self.rebuilt[o]) {
                 self.write_table(o);
@@ -236,6 +266,7 @@ impl Disk {
         self.flushed = self.next;
         self.files = self.cache;
         (self.direct, self.rebuilt) = Default::default();
+        (self.fails, self.failed) = (None, false);
     }
 
     /// The machine dies, too. `fate` decides of what was not synced.
@@ -455,6 +486,9 @@ impl ShardStore for Disk {
         let o = number(object);
         self.put(o, offset, tags_of(data));
         self.direct[o] = true;
+        if self.write_fails() {
+            return Err(StoreError::Io("of a direct write".into()));
+        }
         Ok(tags_of(data).map(crc).collect())
     }
 
@@ -462,8 +496,10 @@ impl ShardStore for Disk {
         if self.full && changes.iter().any(|c| matches!(c, Change::Write { .. })) {
             return Err(StoreError::NoSpace);
         }
-        changes.iter().for_each(|change| self.change(number(object), change));
-        Ok(())
+        let fails = self.write_fails();
+        let done = if fails { changes.len() / 2 } else { changes.len() };
+        changes[..done].iter().for_each(|change| self.change(number(object), change));
+        if fails { Err(StoreError::Io("of an apply".into())) } else { Ok(()) }
     }
 
     fn objects(&mut self, _: PgId) -> Result<Vec<ObjectId>, StoreError> {

@@ -39,11 +39,13 @@ pub enum Focus {
     Rotten,
     /// Shards leave and return while dirty lists are cut short.
     Forgetful,
+    /// Sessions that read from their kernels' caches are expired, and find out late.
+    Cached,
 }
 
 impl Focus {
     /// Those with bounds of their own.
-    pub const ALL: [Focus; 14] = [
+    pub const ALL: [Focus; 15] = [
         Focus::Mixed,
         Focus::Small,
         Focus::Return,
@@ -58,6 +60,7 @@ impl Focus {
         Focus::Blackout,
         Focus::Rotten,
         Focus::Forgetful,
+        Focus::Cached,
     ];
 
     /// The focus of this name.
@@ -108,6 +111,7 @@ impl Focus {
                 let kinds =
                     [(Fault::Drop, 3), (Fault::Reset, 4), (Fault::Crash, 2), (Fault::Down, 1), (Fault::Power, 1)];
                 only(bounds, rng, &kinds);
+                bounds.faults[Fault::Part as usize] = rng.u8(0..3);
                 bounds.slow = true;
             }
             Focus::Stale => stale(bounds, rng),
@@ -124,6 +128,7 @@ impl Focus {
             Focus::Blackout => blackout(bounds, rng),
             Focus::Rotten => rotten(bounds, rng),
             Focus::Forgetful => forgetful(bounds, rng),
+            Focus::Cached => cached(bounds, rng),
             Focus::Any | Focus::Mixed => {}
         }
     }
@@ -150,6 +155,7 @@ fn mixed(rng: &mut Rng) -> Bounds {
         then: None,
         absent: None,
         stale: None,
+        stale_mds: false,
         dirty_max: usize::MAX,
         late: Late::default(),
         records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
@@ -158,7 +164,7 @@ fn mixed(rng: &mut Rng) -> Bounds {
 
 /// Of all kinds but rot, which bars most others while it lasts.
 fn some_faults(rng: &mut Rng) -> [u8; Fault::ALL.len()] {
-    let most = [2, 2, 3, 3, 1, 3, 2, 2, 1, 1, 1, 0];
+    let most = [2, 2, 3, 3, 1, 3, 2, 2, 1, 1, 1, 0, 2];
     most.map(|n| if n > 0 && rng.bool() { 1 + rng.u8(0..n) } else { 0 })
 }
 
@@ -174,6 +180,12 @@ fn stale(bounds: &mut Bounds, rng: &mut Rng) {
     (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
     bounds.stale = Some((rng.usize(0..2), rng.usize(0..2)));
     bounds.victim = bounds.stale.map(|(node, _)| node);
+    if rng.bool() {
+        // the first session writes, and the second, which reads, knows no more than the service
+        only(bounds, rng, &[(Fault::Down, 0)]);
+        (bounds.stale_mds, bounds.stale) = (true, bounds.stale.map(|(node, _)| (node, 1)));
+        (bounds.rate, bounds.late.writes, bounds.slow) = (60, true, false);
+    }
     (bounds.reads, bounds.steps) = (30, bounds.steps + 200);
 }
 
@@ -263,4 +275,11 @@ fn forgetful(bounds: &mut Bounds, rng: &mut Rng) {
         (bounds.then, bounds.faults[then as usize]) = (Some(Then { reached, fault: then, steps: 3 }), 1);
         bounds.late.ways[victim] = rng.bool();
     }
+}
+
+fn cached(bounds: &mut Bounds, rng: &mut Rng) {
+    only(bounds, rng, &[(Fault::Zombie, 1), (Fault::Part, 1), (Fault::Clock, 1), (Fault::Reset, 1), (Fault::Down, 1)]);
+    (bounds.sessions, bounds.objects, bounds.warm) = (2, 1, true);
+    (bounds.writes, bounds.reads, bounds.steps) = (bounds.writes + 2, 40, bounds.steps + 200);
+    (bounds.late.renewals, bounds.late.maps) = (true, rng.bool());
 }

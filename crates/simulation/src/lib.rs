@@ -1,8 +1,8 @@
 //! A seeded simulator of the write path: the real state machines over a simulated network, disks and clock.
 //!
 //! One PG of 2 + 1 shards, up to three sessions, two files of one object each. Sessions, shards with their ways back, the
-//! monitor and the metadata service's leases are the product's own machines ([`ec_store::pg`], [`cluster::Monitor`],
-//! [`metadata::lease`]); what drives them here follows what drives them there (`ec_store::core`, `osd-daemon`, `client`),
+//! monitor, the metadata service and what a client may do with its leases are the product's own machines ([`ec_store::pg`],
+//! [`cluster::Monitor`], [`metadata::Service`], [`metadata::lease::holder`]); what drives them here follows what drives them there (`ec_store::core`, `osd-daemon`, `client`),
 //! with everything that is awaited as a step of its own. Every message, map change and background step may be late by any
 //! amount; faults are drawn per seed. What must hold is checked after each step, by the names of DESIGN section 6
 //! ([`check`]). A seed always gives the same walk; what breaks an invariant is shrunk and told step by step.
@@ -21,7 +21,9 @@ pub mod client;
 pub mod control;
 pub mod disk;
 pub mod focus;
+pub mod lease;
 pub mod node;
+pub mod partition;
 pub mod rot;
 pub mod step;
 pub mod walk;

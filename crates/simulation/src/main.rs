@@ -4,7 +4,7 @@ use clap::Parser;
 use protocol::{Rule, Rules};
 use simulation::canaries::{Canary, canary, search, search_pair, walk_pair};
 use simulation::walk::{Found, breaks_again, shrink};
-use simulation::{Focus, Run, walk};
+use simulation::{Fault, Focus, Run, walk};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ struct Cli {
     #[arg(long, default_value_t = 30)]
     seconds: u64,
     /// What to dwell on: any, mixed, small, return, takeover, network, stale, handover,
-    /// joining, absent, owing, rebuilt, blackout, rotten, forgetful
+    /// joining, absent, owing, rebuilt, blackout, rotten, forgetful, cached
     #[arg(long, default_value = "any")]
     focus: String,
     /// A rule of the protocol to turn off, or several: A,B
@@ -115,7 +115,9 @@ fn tell(off: &[Rule], focus: Focus, found: &Found, cli: &Cli) -> Result<(), Stri
 
 /// A run of many walks that never reached something proves little.
 fn reached(run: &Run) -> bool {
-    let missed: Vec<_> = simulation::walk::STATES.iter().filter(|what| !run.covered.contains_key(**what)).collect();
+    let faults = Fault::ALL.map(Fault::counted);
+    let wanted = simulation::walk::STATES.iter().chain(&faults);
+    let missed: Vec<_> = wanted.filter(|what| !run.covered.contains_key(**what)).collect();
     if run.walks >= simulation::walk::WALKS_TO_REACH_ALL && !missed.is_empty() {
         println!("never reached: {missed:?}");
         return false;

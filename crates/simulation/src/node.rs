@@ -386,6 +386,7 @@ impl World {
     pub fn turn(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         node.disk.flush();
+        node.poisoned |= node.disk.failed;
         let free = if node.disk.full { 0 } else { 1 << 30 };
         let (clients, net, poisoned) = (&self.clients, &mut self.net, node.poisoned);
         if let Some(shard) = &mut node.shard {
@@ -399,7 +400,7 @@ impl World {
                 }
             });
         }
-        if node.syncs.wanted && node.syncs.running.is_none() {
+        if node.syncs.wanted && node.syncs.running.is_none() && !poisoned {
             node.begin_sync();
         }
     }
@@ -408,7 +409,7 @@ impl World {
     pub fn apply(&mut self, i: usize) -> Check {
         let node = &mut self.nodes[i];
         if let Some(shard) = &mut node.shard {
-            // a full disk holds records back, and nothing else can fail here
+            // a full disk holds records back, and one that failed poisons
             let _ = shard.apply_some(&mut node.disk, 8);
         }
         self.look_at_applied(i)
@@ -437,7 +438,14 @@ impl World {
             Msg::Send(Request::Mark(m)) => Ok(shard.mark(&m)),
             Msg::Read(id, request) => return self.deliver_read(s, i, id, &request),
         };
-        match taken.expect("the disk does not fail here") {
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.net[s][i].rep.push_back(Rep::Ack(refused(&head, error.status())));
+                return Ok(());
+            }
+        };
+        match taken {
             Outcome::Refused(status) => {
                 let ack = shard.refusal(head.attach(), status, 1 << 30);
                 self.net[s][i].rep.push_back(Rep::Ack(ack));
@@ -462,6 +470,12 @@ impl World {
         let node = &mut self.nodes[i];
         let Some(shard) = &mut node.shard else { return Ok(()) };
         let object = request.object.into();
+        if node.disk.read_fails() {
+            let attach = request.head.attach().get();
+            self.net[s][i].rep.push_back(Rep::Val { id, attach, tags: None });
+            self.cover("a read fails");
+            return Ok(());
+        }
         let tags = match shard.check_read(request).map(|()| read_here(shard, &node.disk, object)) {
             Ok(Ok(tags)) => Some(tags),
             Ok(Err(Unreadable::Wrong(what))) => return Err(format!("{what} at shard {i}")),

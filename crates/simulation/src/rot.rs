@@ -25,7 +25,10 @@ pub struct Mend {
 impl World {
     /// May a sector of node `i` rot? With one parity shard only while all shards are whole, and one sector at a time.
     pub fn can_rot(&self, i: usize) -> bool {
-        self.ghost.rotten.is_none() && self.is_sound() && !self.nodes[i].disk.sound_sectors().is_empty()
+        self.ghost.rotten.is_none()
+            && self.partition == 0
+            && self.is_sound()
+            && !self.nodes[i].disk.sound_sectors().is_empty()
     }
 
     /// Is every shard whole, in sync and there?
@@ -52,12 +55,13 @@ impl World {
     pub fn is_bearable(&self, act: Act) -> bool {
         let others = |i: usize| self.ghost.rotten.is_none_or(|rotten| rotten == i);
         match act {
-            Act::PowerAll { .. } => self.ghost.rotten.is_none(),
+            Act::PowerAll { .. } | Act::Part { .. } => self.ghost.rotten.is_none(),
             Act::Crash { i }
             | Act::Power { i, .. }
             | Act::MarkDown { i }
             | Act::LoseDisk { i }
-            | Act::SyncFails { i, .. } => others(i),
+            | Act::SyncFails { i, .. }
+            | Act::IoFails { i, .. } => others(i),
             _ => true,
         }
     }

@@ -1,25 +1,35 @@
 //! Which steps are possible, and what they do.
 
 use crate::act::{Act, Fault};
-use crate::disk::OBJECTS;
+use crate::disk::Failing;
+use crate::partition::Party;
 use crate::world::{Check, N, World};
+use protocol::namespace::LeaseMode;
+use std::time::Duration;
+
+/// By how much a client's clock jumps ahead.
+const CLOCK_JUMP: Duration = Duration::from_secs(3600);
 
 impl World {
     /// The kind of fault that a step is; none, if it is something that happens by itself.
     pub fn fault(&self, act: Act) -> Option<Fault> {
         Some(match act {
+            Act::DropAnswer { i } if self.is_cut_off(i) => return None,
             Act::Drop { .. } | Act::DropAnswer { .. } | Act::DropHolding { .. } => Fault::Drop,
-            Act::Reset { .. } => Fault::Reset,
+            Act::Reset { .. } | Act::MdsReset { .. } => Fault::Reset,
             Act::Crash { i } if !self.nodes[i].poisoned => Fault::Crash,
-            Act::MonitorRestart => Fault::Crash,
+            Act::MonitorRestart | Act::MdsRestart => Fault::Crash,
             Act::Power { .. } | Act::PowerAll { .. } => Fault::Power,
             Act::LoseDisk { .. } => Fault::Lose,
+            Act::MarkDown { i } if self.apart(Party::Node(i), Party::Monitor) => return None,
             Act::MarkDown { i } if self.nodes[i].run && !self.nodes[i].poisoned => Fault::Down,
+            Act::Expire { s } if self.apart(Party::Client(s), Party::Monitor) => return None,
             Act::Expire { s } if self.clients[s].run => Fault::Zombie,
             Act::ClientCrash { .. } => Fault::Client,
-            Act::SyncFails { .. } => Fault::Io,
+            Act::SyncFails { .. } | Act::IoFails { .. } => Fault::Io,
+            Act::Part { .. } => Fault::Part,
             Act::Fills { .. } => Fault::Full,
-            Act::ClockJump => Fault::Clock,
+            Act::ClockJump | Act::ClientClockJump { .. } => Fault::Clock,
             Act::Rot { .. } => Fault::Rot,
             _ => return None,
         })
@@ -34,7 +44,8 @@ impl World {
             out.push(Act::Open);
         }
         out.extend((0..self.strays.len()).map(|n| Act::ServeLate { n }));
-        out.extend((0..self.questions.len()).map(|n| Act::Question { n }));
+        let reaches = |n: &usize| !self.apart(Party::Monitor, Party::Node(self.questions[*n].to));
+        out.extend((0..self.questions.len()).filter(reaches).map(|n| Act::Question { n }));
         out.extend((0..self.answers.len()).map(|n| Act::HearAnswer { n }));
         if !self.map().table.dead.is_empty() {
             out.push(Act::Coordinate);
@@ -42,8 +53,19 @@ impl World {
         if !self.map().view.active {
             out.push(Act::MonitorTick);
         }
-        if self.mds_known + 1 < self.maps.len() {
+        if self.mds.known.is_none_or(|known| known + 1 < self.maps.len()) && !self.apart(Party::Mds, Party::Monitor) {
             out.push(Act::MdsLearn);
+        }
+        if self.mds.owes_sizes {
+            out.push(Act::MdsSizes);
+        }
+        if self.mds_may_tick() {
+            out.push(Act::MdsTick);
+        }
+        let reaches = |n: &usize| !self.apart(Party::Client(self.renewals[*n].session()), Party::Monitor);
+        out.extend((0..self.renewals.len()).filter(reaches).map(|n| Act::Renewal { n }));
+        if self.partition != 0 {
+            out.push(Act::Healed);
         }
         if self.left != [0; Fault::ALL.len()] {
             self.fault_acts(out);
@@ -56,6 +78,12 @@ impl World {
         let client = &self.clients[s];
         for i in 0..N {
             let (conn, up) = (&self.net[s][i], self.nodes[i].run);
+            if self.apart(Party::Client(s), Party::Node(i)) {
+                if client.run && (!conn.req.is_empty() || !conn.rep.is_empty()) {
+                    out.push(Act::Timeout { s, i });
+                }
+                continue;
+            }
             if up && !conn.req.is_empty() {
                 out.push(Act::Request { s, i });
             }
@@ -78,10 +106,25 @@ impl World {
         if self.is_live(s) {
             out.push(Act::Expire { s });
         }
+        if self.has_line(s) {
+            let line = &self.lines[s];
+            if !line.up.is_empty() {
+                out.push(Act::MdsHear { s });
+            }
+            if !line.late.is_empty() {
+                out.push(Act::MdsHearLate { s });
+            }
+            if client.run && !line.down.is_empty() {
+                out.push(Act::MdsReply { s });
+            }
+        }
         if !client.run {
             return;
         }
-        if client.known + 1 < self.maps.len() {
+        if self.should_renew(s) {
+            out.push(Act::Renew { s });
+        }
+        if client.known + 1 < self.maps.len() && !self.apart(Party::Client(s), Party::Monitor) {
             out.push(Act::Learn { s, v: 0 });
         }
         if client.machine.next_deadline().is_some() {
@@ -97,16 +140,21 @@ impl World {
             if self.can_give_back(s, o) {
                 out.push(Act::GiveBack { s, o });
             }
-            if !client.held[o] && !client.asked[o] {
+            if self.may_ask(s, o, LeaseMode::Write) {
                 out.push(Act::Ask { s, o });
             }
-            if !self.may_use(s, o) {
-                continue;
+            if self.may_ask(s, o, LeaseMode::Read) {
+                out.push(Act::AskRead { s, o });
             }
-            if self.ghost.order.iter().map(Vec::len).sum::<usize>() < self.bounds.writes {
+            if self.may_use(s, o, LeaseMode::Write)
+                && self.ghost.order.iter().map(Vec::len).sum::<usize>() < self.bounds.writes
+            {
                 out.push(Act::Write { s, o, v: 0 });
             }
             if (self.reads as usize) < self.bounds.reads {
+                if client.leases.files[o].cached.is_some() && self.may_use(s, o, LeaseMode::Read) {
+                    out.push(Act::ReadCached { s, o });
+                }
                 let masks = [0b011, 0b101, 0b110, 0b001, 0b010].into_iter();
                 out.extend(masks.filter(|v| self.may_read(s, o, *v)).map(|v| Act::Read { s, o, v }));
             }
@@ -118,7 +166,8 @@ impl World {
         if self.map().up[i] {
             out.push(Act::MarkDown { i });
         }
-        if !self.to_mon[i].is_empty() {
+        let reaches = !self.apart(Party::Node(i), Party::Monitor);
+        if !self.to_mon[i].is_empty() && reaches {
             out.push(Act::Hear { i });
         }
         if node.disk.full {
@@ -130,7 +179,7 @@ impl World {
         if node.poisoned {
             out.push(Act::Crash { i });
         }
-        if self.next_map(i).is_some() {
+        if self.next_map(i).is_some() && reaches {
             out.push(Act::NodeLearn { i, v: 0 });
         }
         let Some(shard) = &node.shard else { return };
@@ -159,7 +208,7 @@ impl World {
             out.push(Act::Way { i });
         }
         if node.way.as_ref().and_then(|way| way.call.as_ref()).is_some_and(|call| call.answer.is_none()) {
-            out.push(Act::Serve { i });
+            out.push(if self.is_cut_off(i) { Act::DropAnswer { i } } else { Act::Serve { i } });
         }
         if self.has_to_scrub(i) {
             out.push(Act::Scrub { i });
@@ -175,7 +224,10 @@ impl World {
     fn fault_acts(&self, out: &mut Vec<Act>) {
         for s in 0..self.clients.len() {
             if self.clients[s].run {
-                out.push(Act::ClientCrash { s });
+                out.extend([Act::ClientCrash { s }, Act::ClientClockJump { s }]);
+                if !self.clients[s].leases.is_idle() || !self.lines[s].down.is_empty() {
+                    out.push(Act::MdsReset { s });
+                }
             }
             for i in 0..N {
                 if !self.net[s][i].req.is_empty() {
@@ -202,6 +254,9 @@ impl World {
             if node.run && !node.disk.full {
                 out.push(Act::Fills { i });
             }
+            if node.run && !node.poisoned && node.disk.fails.is_none() {
+                out.push(Act::IoFails { i, v: 0 });
+            }
             if node.way.as_ref().is_some_and(|way| way.call.is_some()) {
                 out.push(Act::DropAnswer { i });
             }
@@ -210,7 +265,16 @@ impl World {
             }
         }
         out.extend((0..self.answers.len()).map(|n| Act::DropHolding { n }));
-        out.extend([Act::PowerAll { v: 0 }, Act::MonitorRestart, Act::ClockJump]);
+        out.extend([Act::PowerAll { v: 0 }, Act::MonitorRestart, Act::MdsRestart, Act::ClockJump]);
+        if self.partition == 0 {
+            out.push(Act::Part { v: 0 });
+        }
+    }
+
+    /// Is the member that shard `i` asks for its way back out of reach?
+    fn is_cut_off(&self, i: usize) -> bool {
+        let call = self.nodes[i].way.as_ref().and_then(|way| way.call.as_ref());
+        call.is_some_and(|call| self.apart(Party::Node(i), Party::Node(call.to)))
     }
 
     /// Does one step.
@@ -227,8 +291,25 @@ impl World {
             Act::Open => self.open(),
             Act::Close { s } => self.close(s)?,
             Act::Learn { s, v } => self.learn(s, v)?,
-            Act::Ask { s, o } => self.ask_lease(s, o),
+            Act::Ask { s, o } => self.ask_lease(s, o, LeaseMode::Write),
+            Act::AskRead { s, o } => self.ask_lease(s, o, LeaseMode::Read),
             Act::GiveBack { s, o } => self.give_back(s, o),
+            Act::ReadCached { s, o } => self.read_cached(s, o)?,
+            Act::Renew { s } => self.renew(s),
+            Act::MdsHear { s } => {
+                if let Some(request) = self.lines[s].up.pop_front() {
+                    self.mds_hears(s, request);
+                }
+            }
+            Act::MdsHearLate { s } => {
+                if let Some(request) = self.lines[s].late.pop_front() {
+                    self.cover("a request for a lease arrives late");
+                    self.mds_hears(s, request);
+                }
+            }
+            Act::MdsReply { s } => self.mds_reply(s),
+            Act::MdsReset { s } => self.line_lost(s),
+            Act::ClientClockJump { s } => self.clients[s].leases.ahead += CLOCK_JUMP,
             Act::Write { s, o, v } => self.write(s, o, v)?,
             Act::Read { s, o, v } => self.read(s, o, v),
             Act::Fsync { s } => {
@@ -271,6 +352,9 @@ impl World {
             }
             _ => self.node_step(act)?,
         }
+        for node in self.nodes.iter_mut().filter(|node| node.disk.failed) {
+            node.poisoned = true;
+        }
         self.look_at_rot();
         self.check()
     }
@@ -301,6 +385,16 @@ impl World {
             Act::DropHolding { n } => self.hear_answer(n, true)?,
             Act::MonitorTick => self.silence(None, None),
             Act::MdsLearn => self.mds_learns(),
+            Act::MdsTick => self.mds_ticks(),
+            Act::MdsSizes => self.mds_sizes(),
+            Act::MdsRestart => self.mds_restarts(),
+            Act::Renewal { n } => self.renewal(n),
+            Act::Part { v } => self.part(v),
+            Act::Healed => self.partition = 0,
+            Act::IoFails { i, v } => {
+                let fails = if v.is_multiple_of(3) { Failing::Read } else { Failing::Write };
+                self.nodes[i].disk.fails = Some(fails);
+            }
             Act::MarkDown { i } => self.silence(Some(i), None),
             Act::Expire { s } => self.silence(None, Some(s)),
             Act::Freed { i } => self.nodes[i].disk.full = false,
@@ -318,10 +412,7 @@ impl World {
                 self.stop_and_pump(|world| all.iter().for_each(|&i| world.power(i, v.rotate_left(7 * i as u32))))?;
             }
             Act::LoseDisk { i } => self.stop_and_pump(|world| world.lose_disk(i))?,
-            Act::ClientCrash { s } => {
-                let client = &mut self.clients[s];
-                (client.run, client.read, client.held) = (false, None, [false; OBJECTS]);
-            }
+            Act::ClientCrash { s } => self.stop_client(s),
             Act::SyncFails { i, .. } => self.sync_fails(i),
             Act::ClockJump => self.clock_jump()?,
             Act::Rot { i, v } => self.rot(i, v),

@@ -14,16 +14,23 @@ const REST_STEPS_MAX: usize = 30_000;
 /// What a long run must have reached.
 pub const STATES: &[&str] = &[
     "a PG becomes active",
+    "a cached read",
+    "a grant is void",
     "a journal is trimmed",
+    "a lease is recalled",
     "a live node finds itself marked down",
     "a member without its unsynced tail stays",
     "a message arrives late",
+    "a read fails",
     "a read is started over",
+    "a read lease is granted",
+    "a request for a lease arrives late",
     "a restart finds a direct record without its bytes",
     "a rotten sector is found",
     "a rotten sector is mended",
     "a session closes",
     "a session finds itself fenced",
+    "a session's time runs out on its own clock",
     "a shard is listed everything, as its dirty list was cut short",
     "a shard is written to while it joins",
     "a shard joins the in-sync set",
@@ -37,6 +44,7 @@ pub const STATES: &[&str] = &[
     "rebuilt objects are reported",
     "session resolved",
     "stable advances",
+    "the metadata service restarts",
 ];
 
 /// Walks in which all of that is reached for certain.
@@ -115,6 +123,16 @@ fn shape(act: &Act) -> (u64, u64) {
         Timeout { s, i } => at(36, s, i),
         Scrub { i } => at(38, 0, i),
         Mend { i } => at(39, 0, i),
+        AskRead { s, o } => at(40, s, o),
+        ReadCached { s, .. } => at(41, s, 0),
+        Renew { s } => at(42, s, 0),
+        Renewal { .. } => kind(43),
+        MdsHear { s } => at(44, s, 0),
+        MdsHearLate { s } => at(45, s, 0),
+        MdsReply { s } => at(46, s, 0),
+        MdsTick => kind(47),
+        MdsSizes => kind(48),
+        Healed => kind(49),
         _ => kind(37),
     }
 }
@@ -131,7 +149,8 @@ fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
         _ => false,
     };
     let absent = |act: &Act| matches!(act, Act::Start { i } if Some(*i) == bounds.absent);
-    if bounds.stale.is_some_and(|who| stale(act, who)) || absent(act) {
+    let stale_mds = bounds.stale_mds && matches!(act, Act::MdsLearn);
+    if bounds.stale.is_some_and(|who| stale(act, who)) || stale_mds || absent(act) {
         return 1;
     }
     if bounds.slow && kind != 14 && mix(seed, place + 1000).is_multiple_of(8) {
@@ -140,6 +159,17 @@ fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
     if bounds.then.is_some() && matches!(act, Act::Close { .. } | Act::GiveBack { .. }) {
         // the writer stays until then
         return 0;
+    }
+    if bounds.stale_mds
+        && let Some((node, reader)) = bounds.stale
+    {
+        match *act {
+            Act::AskRead { s, .. } if s == reader => return LATE_WEIGHT,
+            Act::Read { s, v, .. } if s == reader && v != 1 << node => return 0,
+            Act::Ask { s, .. } if s == reader => return 0,
+            Act::AskRead { .. } => return 0,
+            _ => {}
+        }
     }
     if bounds.late.holds(act) {
         return LATE_WEIGHT;
@@ -152,6 +182,7 @@ fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
     match act {
         Act::Turn { .. } => 3000,
         Act::Tick { .. } | Act::MonitorTick | Act::Close { .. } | Act::Coordinate => weight / 10,
+        Act::MdsTick | Act::Healed | Act::Renew { .. } | Act::ReadCached { .. } => weight / 10,
         _ => weight,
     }
 }
@@ -161,7 +192,9 @@ fn fits(bounds: &Bounds, fault: Act) -> bool {
     let (victim, stale) = (bounds.victim, bounds.stale.map(|(_, session)| session));
     match fault {
         Act::Power { i, .. } => !bounds.everywhere && victim.is_none_or(|v| v == i),
-        Act::Crash { i } | Act::MarkDown { i } | Act::Rot { i, .. } => victim.is_none_or(|v| v == i),
+        Act::Crash { i } | Act::MarkDown { i } | Act::Rot { i, .. } | Act::IoFails { i, .. } => {
+            victim.is_none_or(|v| v == i)
+        }
         Act::PowerAll { .. } => bounds.everywhere || bounds.then.is_none(),
         Act::Expire { s } => stale.is_none_or(|only| only == s),
         _ => true,
@@ -259,28 +292,32 @@ impl Walker {
 }
 
 /// The start that all walks have in common: nodes boot, the PG becomes active, and a warm one has a session attached
-/// that holds all leases.
+/// that holds all leases; the others are attached, too, if the metadata service will hear of nothing soon.
 fn begin(world: &mut World) -> Check {
     let left = std::mem::take(&mut world.left);
     let mut acts = Vec::new();
     let is_first = |act: &Act, warm: bool| match act {
         Act::Start { .. } | Act::Hear { .. } | Act::NodeLearn { .. } | Act::Tell { .. } | Act::MdsLearn => true,
         Act::Turn { .. } | Act::Request { .. } | Act::Reply { .. } | Act::Learn { .. } => true,
+        Act::MdsHear { .. } | Act::MdsReply { .. } => true,
         Act::Open => warm,
-        Act::Ask { .. } => warm,
+        Act::Ask { s, .. } => warm && *s == 0,
         _ => false,
     };
+    let first = if world.bounds.stale_mds { world.bounds.sessions } else { 1 };
     for _ in 0..200 {
         world.acts(&mut acts);
         let warm = world.bounds.warm && world.map().view.active;
-        let next =
-            acts.iter().copied().find(|act| is_first(act, warm && (*act != Act::Open || world.clients.is_empty())));
-        let Some(act) = next else { break };
+        let fits = |act: &&Act| is_first(act, warm && (**act != Act::Open || world.clients.len() < first));
+        // until it knows a session, the service has it ask again
+        let next = acts.iter().find(|act| **act == Act::MdsLearn).or_else(|| acts.iter().find(fits));
+        let Some(act) = next.copied() else { break };
         world.step(act)?;
         if act == Act::Open {
             let now = world.now;
-            world.clients[0].machine.want_attached(now);
-            world.pump(0)?;
+            let s = world.clients.len() - 1;
+            world.clients[s].machine.want_attached(now);
+            world.pump(s)?;
         }
     }
     assert!(world.map().view.active, "a plain start");
@@ -298,7 +335,10 @@ fn rest(world: &mut World, rng: &mut Rng, acts: &mut Vec<Act>, trace: &mut Vec<A
                 act,
                 Act::Write { .. }
                     | Act::Read { .. }
+                    | Act::ReadCached { .. }
                     | Act::Ask { .. }
+                    | Act::AskRead { .. }
+                    | Act::Renew { .. }
                     | Act::Open
                     | Act::LateRequest { .. }
                     | Act::LateReply { .. }

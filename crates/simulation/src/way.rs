@@ -318,7 +318,10 @@ impl World {
         let node = &mut self.nodes[x];
         let Some(shard) = &mut node.shard else { return Ok(Stage::Next) };
         let end = exists.then_some(((job.at * SECTOR) as u64, end));
-        let done = shard.finish_rebuild(&mut node.disk, job.object, &cut, end).expect("nothing here needs space");
+        let Ok(done) = shard.finish_rebuild(&mut node.disk, job.object, &cut, end) else {
+            shard.put_back(job.object);
+            return Ok(Stage::Next);
+        };
         node.disk.note_rebuilt(number(job.object));
         let joining = shard.view().is_joining();
         self.cover(match (done, joining) {
@@ -367,6 +370,11 @@ impl World {
             RecoveryBody::Snap { object, offset, known, floor, .. } => {
                 let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };
                 match shard.snap(&mut node.disk, &question) {
+                    Ok(SnapPlan::Ready(_)) if node.disk.read_fails() => {
+                        shard.unpin(*object);
+                        self.cover("a read fails");
+                        Answer::No
+                    }
                     Ok(SnapPlan::Ready(snap)) => {
                         shard.unpin(*object);
                         let file = node.disk.files[number(*object)];

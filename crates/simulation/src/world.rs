@@ -3,10 +3,10 @@
 use crate::act::{Act, Fault};
 use crate::check::Ghost;
 use crate::disk::{Disk, OBJECTS, SECTOR, SECTORS, Tags};
+use crate::lease::{Holdings, Line, Mds, Renewal};
 use crate::node::Node;
 use cluster::{ClusterMap, ExpectedOsd, Monitor, PoolSpec, SessionState, Settings, create_cluster};
 use ec_store::pg::{PgSession, PgView, Request, SessionTable, ShardView};
-use metadata::lease::{LeaseConfig, Leases};
 use protocol::monitor::{MonitorRequest, ResolveReply, ResolveRequest};
 use protocol::recovery::RecoveryRequest;
 use protocol::shard::{AckMessage, ReadRequest};
@@ -57,6 +57,8 @@ pub struct Late {
     pub maps: bool,
     /// What sessions write.
     pub writes: bool,
+    /// What keeps sessions alive.
+    pub renewals: bool,
 }
 
 impl Late {
@@ -69,6 +71,7 @@ impl Late {
             Act::Start { i } => self.starts[i],
             Act::Way { i } | Act::Serve { i } => self.ways[i],
             Act::Learn { .. } => self.maps,
+            Act::Renew { .. } | Act::Renewal { .. } => self.renewals,
             Act::Write { .. } => self.writes,
             // what is always possible would leave no step to what is late, and a deadline would send that again
             Act::Tick { .. } | Act::Fsync { .. } => *self != Self::default(),
@@ -127,6 +130,8 @@ pub struct Bounds {
     pub absent: Option<usize>,
     /// This node and this session learn maps very late.
     pub stale: Option<(usize, usize)>,
+    /// The metadata service does.
+    pub stale_mds: bool,
     /// Objects in a dirty list, at most.
     pub dirty_max: usize,
     /// What else is late.
@@ -182,6 +187,8 @@ pub struct Read {
     pub id: u64,
     /// Of what.
     pub object: usize,
+    /// The next write of the session when it began.
+    pub begun: u64,
     /// What must come out.
     pub want: [Tags; 2],
     /// Shard, attach, answer.
@@ -199,12 +206,8 @@ pub struct Client {
     pub machine: PgSession,
     /// The map that it knows.
     pub known: usize,
-    /// Leases that it holds.
-    pub held: [bool; OBJECTS],
-    /// Leases that it waits for.
-    pub asked: [bool; OBJECTS],
-    /// Rule: GrantEpoch - the map without which it may not use a lease.
-    pub grant_epoch: [usize; OBJECTS],
+    /// Its leases.
+    pub leases: Holdings,
     /// Its last write to each object.
     pub last: [u64; OBJECTS],
     /// The read under way.
@@ -270,7 +273,7 @@ pub struct World {
     pub left: [u8; Fault::ALL.len()],
     /// Sessions' clocks.
     pub now: Instant,
-    /// The monitor's clock.
+    /// The clock of the monitor and the metadata service; those of clients are ahead of it by something.
     pub mon_now: Duration,
     /// The real machine.
     pub mon: Monitor,
@@ -284,12 +287,14 @@ pub struct World {
     pub answers: Vec<(u64, Option<ResolveReply>)>,
     /// Questions of returning shards that nobody waits for.
     pub strays: Vec<(usize, RecoveryRequest)>,
-    /// The real machine of the metadata service.
-    pub leases: Leases,
-    /// The map that it knows.
-    pub mds_known: usize,
-    /// The map without which nobody may use the lease granted next.
-    pub grant_epoch: [usize; OBJECTS],
+    /// The metadata service.
+    pub mds: Mds,
+    /// Connections to it by session.
+    pub lines: Vec<Line>,
+    /// Renewals of sessions on their way.
+    pub renewals: Vec<Renewal>,
+    /// One side of a partition, as bits (`partition`).
+    pub partition: u32,
     /// Nodes.
     pub nodes: [Node; N],
     /// Sessions, in the order of opening.
@@ -333,9 +338,10 @@ impl World {
             questions: Vec::new(),
             answers: Vec::new(),
             strays: Vec::new(),
-            leases: Leases::new(LeaseConfig { rules, ..LeaseConfig::default() }, 0),
-            mds_known: 0,
-            grant_epoch: [0; OBJECTS],
+            mds: Mds::new(rules),
+            lines: Vec::new(),
+            renewals: Vec::new(),
+            partition: 0,
             nodes: std::array::from_fn(node),
             clients: Vec::new(),
             net: Vec::new(),

@@ -12,6 +12,7 @@
 //!             "journal_bytes": 1, "journal_records": 0,
 //!             "objects_to_rebuild": 0, "bytes_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
 //!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0,
+//!             "sync_ms": 20,      the longest of its latest syncs; 0: none of late
 //!             "scrub": {"running": "1.3" or null, "pgs": 0, "objects": 0, "bytes": 0, "found": 0, "repaired": 0,
 //!                       "skipped": 0}}],
 //!   "pools": [{"id": 1, "name": "data", "k": 2, "m": 1, "chunk_bytes": 512, "object_bytes": 67108864, "pg_num": 32}],
@@ -91,6 +92,7 @@ struct OsdJson<'a> {
     writes: u64,
     read_bytes: u64,
     write_bytes: u64,
+    sync_ms: u64,
     objectstore: &'static str,
     path_cut: &'static str,
     scrub: ScrubJson,
@@ -221,6 +223,7 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         writes: report.writes,
         read_bytes: report.read_bytes,
         write_bytes: report.write_bytes,
+        sync_ms: report.sync_ms,
         objectstore: report.object_store.as_str(),
         path_cut: report.path_cut.as_str(),
         scrub: scrub(&report.scrub),

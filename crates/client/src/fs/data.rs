@@ -6,7 +6,7 @@
 use super::errno::{EFBIG, EINVAL, EIO, ENXIO, posix};
 use super::inode::{Need, WritePlan};
 use super::table::{Inode, Op};
-use super::{Backend, LocalFs, Result, own_caller};
+use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use crate::objecter::{join_all, join_both};
 use bytes::Bytes;
@@ -89,15 +89,19 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// As [`LocalIo::read`](crate::LocalIo::read).
     pub async fn read(&self, gfid: Gfid, offset: u64, len: usize, caller: Caller) -> Result<Bytes> {
-        let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
-        let (file, size) = op.inode().with(|state| (state.file(), state.size()));
-        let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
-        if len == 0 {
-            return Ok(Bytes::new());
+        loop {
+            let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
+            let (file, size, token) = op.inode().with(|state| (state.file(), state.size(), state.token()));
+            let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+            if len == 0 {
+                return Ok(Bytes::new());
+            }
+            let data = self.backend.read(file, offset, len).await?;
+            debug_assert_eq!(data.len(), len);
+            if self.may_show(op.inode(), token).await? {
+                return Ok(data);
+            }
         }
-        let data = self.backend.read(file, offset, len).await?;
-        debug_assert_eq!(data.len(), len);
-        Ok(data)
     }
 
     /// Writes all of `data`. With `append` it goes to the end of the file, if the kernel's idea of the end is older
@@ -118,7 +122,7 @@ impl<B: Backend> LocalFs<B> {
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {
             // The kernel has put the data into its pages at the offset that it believed in.
-            drop(self.shared.kernel.invalidate(gfid));
+            drop(self.shared.kernel.invalidate(gfid, WHOLE_FILE));
         }
         Ok(())
     }

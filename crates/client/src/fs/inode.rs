@@ -116,6 +116,8 @@ pub struct InodeState {
     flushed_stamp: u64,
     unsynced: bool,
     kernel_cache: bool,
+    /// Where the kernel has pages locked, for requests under way.
+    locked: Vec<Range<u64>>,
     /// It has no `security.capability`, which the kernel asks for before every write.
     no_capability: bool,
     lost: bool,
@@ -151,6 +153,7 @@ impl InodeState {
             flushed_stamp: 0,
             unsynced: false,
             kernel_cache: false,
+            locked: Vec::new(),
             no_capability: false,
             lost: false,
             last_used: 0,
@@ -240,6 +243,11 @@ impl InodeState {
         self.holder.permits(need.lease, at)
     }
 
+    /// Which grant the lease is of, or was.
+    pub fn token(&self) -> u64 {
+        self.holder.token()
+    }
+
     /// Of the map that the lease needs.
     pub fn epoch(&self) -> Epoch {
         self.holder.epoch()
@@ -301,6 +309,38 @@ impl InodeState {
     pub fn opened(&mut self) -> bool {
         self.opens += 1;
         std::mem::replace(&mut self.kernel_cache, true)
+    }
+
+    /// The session's time has run out: what the kernel has cached is not right any more. True if it may have something.
+    pub fn expired(&mut self) -> bool {
+        self.kernel_cache = false;
+        self.lease().is_some()
+    }
+
+    /// A request begins for which the kernel has these pages locked.
+    pub fn pages_locked(&mut self, pages: Range<u64>) {
+        self.locked.push(pages);
+    }
+
+    /// The end of `pages_locked`.
+    pub fn pages_unlocked(&mut self, pages: &Range<u64>) {
+        let place = self.locked.iter().position(|other| other == pages);
+        self.locked.swap_remove(place.expect("pages unlocked that were not locked"));
+    }
+
+    /// What no request under way has locked, in order; the last part has no end.
+    pub fn unlocked_parts(&self) -> Vec<Range<u64>> {
+        let mut locked = self.locked.clone();
+        locked.sort_unstable_by_key(|pages| pages.start);
+        let (mut parts, mut from) = (Vec::new(), 0);
+        for pages in locked {
+            if from < pages.start {
+                parts.push(from..pages.start);
+            }
+            from = from.max(pages.end);
+        }
+        parts.push(from..u64::MAX);
+        parts
     }
 
     /// Handles open in this mount.

@@ -3,10 +3,11 @@
 //! Contract: [`LocalFs::enter`] returns with the operation inside and the lease held. A lease goes back in this order:
 //! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
 
+use super::creating::Found;
 use super::errno::{ENOENT, ESTALE};
 use super::inode::{Access, InodeState, Need, RecallStep};
 use super::table::{Asking, Entered, Inode, Op};
-use super::{Backend, LocalFs, Result, own_caller};
+use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use metadata::lease::holder::Permit;
 use protocol::Gfid;
@@ -14,15 +15,14 @@ use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, Reply, SetAttr};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
 /// How often the kernel's pages are dropped with operations still coming, before they are made to wait. Dropping waits
 /// for pages that operations have locked, so holding all operations back first could never end.
-const INVALIDATE_ROUNDS: u32 = 3;
+pub(super) const INVALIDATE_ROUNDS: u32 = 3;
 /// How long a round may take: far above what dropping pages costs, far below what a recall may take.
-const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
+pub(super) const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
 /// How long a recall of an unknown file waits for files being made: the answer to their creation is on its way.
 const CREATE_ROUNDS: u32 = 100;
 const CREATE_ROUND: Duration = Duration::from_millis(10);
@@ -130,14 +130,19 @@ impl<B: Backend> LocalFs<B> {
 
     /// The service wants a lease back, down to `keep`.
     pub(super) async fn recall(&self, gfid: Gfid, keep: Option<LeaseMode>) {
-        let mut inode = self.shared.table.get(gfid);
+        let find = || self.shared.creations.find(|| self.shared.table.get(gfid));
+        let mut found = find();
         for _ in 0..CREATE_ROUNDS {
-            if inode.is_some() || self.shared.creating.load(Relaxed) == 0 {
+            if !matches!(found, Found::MayCome) {
                 break;
             }
             self.backend.sleep(CREATE_ROUND).await;
-            inode = self.shared.table.get(gfid);
+            found = find();
         }
+        let inode = match found {
+            Found::Here(inode) => Some(inode),
+            Found::MayCome | Found::Nowhere => None,
+        };
         let step = match &inode {
             None => RecallStep::Answer,
             Some(inode) => inode.change(|state| state.recall(keep)),
@@ -167,9 +172,11 @@ impl<B: Backend> LocalFs<B> {
             next = recalling.done(result.is_ok().then_some(keep));
             if let Ok(false) = result {
                 // Operations may ask for leases again by now, so those that have pages locked come to an end.
-                self.shared.kernel.invalidate(inode.gfid()).await;
+                self.shared.kernel.invalidate(inode.gfid(), WHOLE_FILE).await;
             }
-            if next.is_some() && inode.change(|state| state.recall(keep)) != RecallStep::Begin {
+            if let Some(more) = next
+                && inode.change(|state| state.recall(more)) != RecallStep::Begin
+            {
                 return;
             }
         }
@@ -225,7 +232,7 @@ impl<B: Backend> LocalFs<B> {
 
     /// Drops the kernel's pages, unless one stays locked: its operation may wait for the very lease that is recalled.
     async fn invalidated_in_time(&self, gfid: Gfid) -> bool {
-        let mut invalidated = self.shared.kernel.invalidate(gfid);
+        let mut invalidated = self.shared.kernel.invalidate(gfid, WHOLE_FILE);
         let mut late = pin!(self.backend.sleep(INVALIDATE_WAIT));
         poll_fn(|cx| match invalidated.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(true),

@@ -8,7 +8,8 @@
 //! * Errors are errnos ([`ClientError::errno`](crate::ClientError::errno)).
 //! * A file is read under a read lease and written under the write lease of the metadata service. Leases stay after the
 //!   close, up to `leases_cached_max`, and go back when they are recalled: with every write stable, the attributes that
-//!   only the holder knew, and the kernel's pages dropped.
+//!   only the holder knew, and the kernel's pages dropped. Where the session's time runs out unrenewed, the pages are
+//!   dropped before the lease may be another's: `expiry`.
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, never before the data that they cover is acknowledged.
 //! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
@@ -16,12 +17,14 @@
 //! * A mount does not keep access times; atime changes only when it is set.
 //!   ACLs are refused: nothing would hand them down.
 //!
-//! Start reading at [`inode`], then `lease` (getting in and giving back), `data`, `names`, `dir`.
+//! Start reading at [`inode`], then `lease` (getting in and giving back), `expiry`, `data`, `names`, `dir`.
 
 mod backend;
+mod creating;
 mod data;
 mod dir;
 mod errno;
+mod expiry;
 pub mod inode;
 mod known;
 mod lease;
@@ -34,6 +37,7 @@ mod usage;
 pub use backend::{Backend, Cluster, Result};
 pub use data::{AllocateMode, SeekTo};
 pub use dir::{DirItem, DirPage};
+pub use expiry::PagesLocked;
 pub use names::{CreateMode, FsSize};
 
 use crate::error::ClientError;
@@ -45,22 +49,30 @@ use messenger::sync::{ContentionMutex, LockTable};
 use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, Timestamp};
 use protocol::{Gfid, PoolId};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
+/// A drop of what is cached, under way; dropped, it goes on.
+pub type Dropping = Pin<Box<dyn Future<Output = ()>>>;
+
+/// All bytes of a file.
+pub const WHOLE_FILE: Range<u64> = 0..u64::MAX;
+
 /// What a kernel or another cache above keeps of files, to be dropped when a lease goes.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Drops everything cached of the file. Must not block the caller; the future completes when it is done.
-    fn invalidate(&self, gfid: Gfid) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// Drops everything cached of this part of the file; it waits for pages that are locked, because what a request asks
+    /// for is to go there. Must not block the caller; the future completes when it is done.
+    fn invalidate(&self, gfid: Gfid, part: Range<u64>) -> Dropping;
 }
 
 /// For users without a cache above.
 pub struct NoKernelCache;
 
 impl KernelCache for NoKernelCache {
-    fn invalidate(&self, _gfid: Gfid) -> Pin<Box<dyn Future<Output = ()>>> {
+    fn invalidate(&self, _gfid: Gfid, _part: Range<u64>) -> Dropping {
         Box::pin(std::future::ready(()))
     }
 }
@@ -95,8 +107,7 @@ struct Shared {
     dirs: dir::Streams,
     /// Counts flushes of attributes, to order answers of the service with them.
     stamp: AtomicU64,
-    /// Files being made, whose gfid is not known yet.
-    creating: AtomicU64,
+    creations: creating::Creations,
     /// Counts closes: which cached lease is the oldest.
     closes: AtomicU64,
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
@@ -113,7 +124,7 @@ impl Shared {
             table: table::Table::new(locks),
             dirs: dir::Streams::new(locks),
             stamp: AtomicU64::new(0),
-            creating: AtomicU64::new(0),
+            creations: creating::Creations::default(),
             closes: AtomicU64::new(0),
             space: ContentionMutex::new(locks, "fs space", None),
             usage: usage::Usage::new(locks),
@@ -170,6 +181,7 @@ impl FileSystem {
             }
         });
         fs.start_sweeper();
+        fs.start_watch();
         Ok(fs)
     }
 
@@ -319,6 +331,21 @@ impl FileSystem {
                 let Some(shared) = weak.upgrade() else { return };
                 let Ok(backend) = Cluster::on(&client, worker.clone()) else { return };
                 LocalFs { shared, backend }.sweep().await;
+            }
+        });
+    }
+
+    /// Watches the session's time; see `expiry`.
+    fn start_watch(&self) {
+        let weak = Arc::downgrade(&self.shared);
+        let client = self.client.clone();
+        self.client.handle().spawn_on(0, move |worker: Worker| async move {
+            let mut watch = expiry::Watch::default();
+            loop {
+                let Some(shared) = weak.upgrade() else { return };
+                let Ok(backend) = Cluster::on(&client, worker.clone()) else { return };
+                let pause = LocalFs { shared, backend }.look_at_clock(&mut watch).await;
+                worker.sleep(pause).await;
             }
         });
     }

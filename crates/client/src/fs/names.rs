@@ -12,7 +12,6 @@ use protocol::namespace::{
     Attr, Caller, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY, SYMLINK_BYTES_MAX, SetAttr,
     XATTR_BYTES_MAX,
 };
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const ENAMETOOLONG: i32 = 36;
 const E2BIG: i32 = 7;
@@ -38,22 +37,6 @@ pub struct FsSize {
     pub free_bytes: u64,
     /// Files.
     pub files: u64,
-}
-
-/// Counts a creation under way.
-struct Creating<'a>(&'a AtomicU64);
-
-impl<'a> Creating<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Creating<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }
 
 /// ACLs would have to be handed down to new files and follow chmod; nothing does that, so they are refused.
@@ -140,7 +123,7 @@ impl<B: Backend> LocalFs<B> {
         mode: CreateMode,
         caller: Caller,
     ) -> Result<(Attr, bool)> {
-        let creating = Creating::new(&self.shared.creating);
+        let creating = self.shared.creations.begin();
         let op = NamespaceOp::Create {
             parent,
             name: name.clone(),
@@ -153,8 +136,8 @@ impl<B: Backend> LocalFs<B> {
         };
         match self.ask(op, caller).await {
             Ok(Reply::Opened { attr, grant: Some(grant) }) => {
-                let inode = self.shared.table.get_or_insert(attr.gfid);
-                inode.change(|state| state.created(&attr, grant));
+                // At once: a recall that finds the file must find the lease.
+                let inode = self.shared.table.insert(attr.gfid, |state| state.created(&attr, grant));
                 drop(creating);
                 Ok((attr, inode.with(|state| state.kernel_cache_begins())))
             }

@@ -3,7 +3,7 @@
 
 use super::inode::{InodeState, RecallStep};
 use super::table::Inode;
-use super::{Backend, LocalFs, own_caller};
+use super::{Backend, LocalFs, WHOLE_FILE, own_caller};
 use protocol::namespace::NamespaceOp;
 use std::sync::Arc;
 use std::time::Instant;
@@ -79,7 +79,7 @@ impl<B: Backend> LocalFs<B> {
         }
         for inode in inodes {
             // Not awaited one by one: a page may stay locked until the new session serves its operation.
-            drop(self.shared.kernel.invalidate(inode.gfid()));
+            drop(self.shared.kernel.invalidate(inode.gfid(), WHOLE_FILE));
         }
     }
 }

@@ -181,6 +181,15 @@ impl Table {
         Arc::clone(self.part(gfid).lock().entry(gfid).or_insert_with(make))
     }
 
+    /// The file, known from now on; whoever finds it finds it changed by `f`.
+    pub fn insert(&self, gfid: Gfid, f: impl FnOnce(&mut InodeState)) -> Arc<Inode> {
+        let mut part = self.part(gfid).lock();
+        let make = || Arc::new(Inode::new(gfid, &self.locks));
+        let inode = Arc::clone(part.entry(gfid).or_insert_with(make));
+        inode.change(f);
+        inode
+    }
+
     /// Every file known now.
     pub fn all(&self) -> Vec<Arc<Inode>> {
         let mut all = Vec::new();

@@ -1,5 +1,6 @@
 //! Two mounts of one modelled cluster, against a plain byte vector.
 
+use super::expiry::Watch;
 use super::*;
 use crate::objecter::SizeHint;
 use crate::session::Answered;
@@ -12,8 +13,12 @@ use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
 
 /// One file of the model: what the service and the shards have.
 struct Stored {
@@ -38,6 +43,10 @@ struct World {
     tokens: u64,
     /// Waits that the session needs before its leases may be used: for its renewal, and for a map.
     unusable: u32,
+    /// The session's time has run out, and it is not renewed.
+    expired: bool,
+    /// Answers to reads stay on the way.
+    reads_wait: bool,
     /// How often it was asked how much a file takes.
     asked: u32,
     /// Nothing answers.
@@ -214,7 +223,9 @@ impl Backend for Model {
     }
 
     fn moment(&self) -> Moment {
-        let (until, epoch) = match self.world.borrow().unusable {
+        let world = self.world.borrow();
+        let (until, epoch) = match world.unusable {
+            _ if world.expired => (0, MAP),
             0 => (1, MAP),
             1 => (1, Epoch::default()),
             _ => (0, MAP),
@@ -224,7 +235,9 @@ impl Backend for Model {
 
     async fn usable(&self, epoch: Epoch) -> Result<()> {
         assert_eq!(epoch, MAP, "that of the grant");
-        self.world.borrow_mut().unusable -= 1;
+        poll_fn(|_| if self.world.borrow().expired { Poll::Pending } else { Poll::Ready(()) }).await;
+        let unusable = self.world.borrow().unusable;
+        self.world.borrow_mut().unusable = unusable.saturating_sub(1);
         Ok(())
     }
 
@@ -233,11 +246,13 @@ impl Backend for Model {
     }
 
     async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
-        self.with(file.gfid, |stored| {
+        let data = self.with(file.gfid, |stored| {
             assert!(stored.holders.iter().any(|(holder, _)| *holder == self.mount), "data read without a lease");
             let byte = |at: usize| stored.data.get(at).copied().unwrap_or(0);
             (offset as usize..offset as usize + len).map(byte).collect()
-        })
+        });
+        poll_fn(|_| if self.world.borrow().reads_wait { Poll::Pending } else { Poll::Ready(()) }).await;
+        data
     }
 
     async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
@@ -299,10 +314,14 @@ impl Backend for Model {
 }
 
 fn mounts(count: usize) -> Vec<Rc<LocalFs<Model>>> {
+    mounts_below(&(Arc::new(NoKernelCache) as Arc<dyn KernelCache>), count)
+}
+
+fn mounts_below(kernel: &Arc<dyn KernelCache>, count: usize) -> Vec<Rc<LocalFs<Model>>> {
     let world = Rc::new(RefCell::new(World::default()));
     let make = |mount| {
         let options = FsOptions { leases_cached_max: 1, ..FsOptions::default() };
-        let shared = Arc::new(Shared::new(options, Arc::new(NoKernelCache), &LockTable::default()));
+        let shared = Arc::new(Shared::new(options, Arc::clone(kernel), &LockTable::default()));
         let backend = Model { world: Rc::clone(&world), mount };
         Rc::new(LocalFs { shared, backend })
     };
@@ -566,4 +585,113 @@ fn a_dead_cluster_is_not_asked_for_every_file() {
         fs.sync_everything().await.expect("sync");
     });
     assert!(files.iter().all(|gfid| world.borrow().files[gfid].attr.size == 1));
+}
+
+/// Bytes of a page of the modelled kernel.
+const PAGE: u64 = 4;
+
+/// A kernel's pages: `None` while they are locked.
+#[derive(Default)]
+struct Kernel {
+    pages: Mutex<HashMap<(Gfid, u64), Option<Bytes>>>,
+}
+
+impl Kernel {
+    fn pages(&self) -> std::sync::MutexGuard<'_, HashMap<(Gfid, u64), Option<Bytes>>> {
+        self.pages.lock().expect("no test panicked with it")
+    }
+
+    async fn read(&self, fs: &LocalFs<Model>, gfid: Gfid, page: u64) -> Result<Bytes> {
+        let key = (gfid, page);
+        if let Some(Some(cached)) = self.pages().get(&key) {
+            return Ok(cached.clone());
+        }
+        self.pages().insert(key, None);
+        let locked = fs.pages_locked(gfid, page * PAGE..(page + 1) * PAGE);
+        let read = fs.read(gfid, page * PAGE, PAGE as usize, at(9)).await;
+        drop(locked);
+        self.pages().remove(&key);
+        if let Ok(data) = &read {
+            self.pages().insert(key, Some(data.clone()));
+        }
+        read
+    }
+
+    fn cached(&self) -> usize {
+        self.pages().values().flatten().count()
+    }
+}
+
+impl KernelCache for Kernel {
+    fn invalidate(&self, gfid: Gfid, part: Range<u64>) -> Dropping {
+        let within = |key: &(Gfid, u64)| key.0 == gfid && part.contains(&(key.1 * PAGE));
+        if self.pages().iter().any(|(key, page)| within(key) && page.is_none()) {
+            return Box::pin(std::future::pending());
+        }
+        self.pages().retain(|key, _| !within(key));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A look at a future that nobody wakes.
+macro_rules! look {
+    ($future:expr) => {
+        $future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    };
+}
+
+#[test]
+fn pages_do_not_outlive_the_sessions_time() {
+    let kernel = Arc::new(Kernel::default());
+    let mounts = mounts_below(&(Arc::clone(&kernel) as Arc<dyn KernelCache>), 1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let gfid = create(fs, "file");
+    let mut watch = Watch::default();
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"0000111122223333"), false, at(2)).await.expect("write");
+        assert_eq!(fs.look_at_clock(&mut watch).await, Duration::from_millis(500), "what is left of its time");
+        for page in [0, 2, 3] {
+            kernel.read(fs, gfid, page).await.expect("read");
+        }
+    });
+    assert_eq!(kernel.cached(), 3);
+    world.borrow_mut().reads_wait = true;
+    let mut under_way = pin!(kernel.read(fs, gfid, 1));
+    assert!(look!(under_way).is_pending());
+    world.borrow_mut().expired = true;
+    block_on(fs.look_at_clock(&mut watch));
+    assert_eq!(kernel.cached(), 0, "before and behind the page that is locked");
+    world.borrow_mut().reads_wait = false;
+    assert!(look!(under_way).is_pending(), "data that comes now is not shown");
+    let mut late = pin!(kernel.read(fs, gfid, 2));
+    assert!(look!(late).is_pending(), "nothing begins");
+    block_on(fs.look_at_clock(&mut watch));
+    assert_eq!(kernel.cached(), 0, "nothing was put back");
+    world.borrow_mut().expired = false;
+    assert!(matches!(look!(under_way), Poll::Ready(Ok(data)) if data == "1111"), "goes on after the renewal");
+    assert!(matches!(look!(late), Poll::Ready(Ok(data)) if data == "2222"));
+    assert_eq!(kernel.cached(), 2);
+    block_on(async {
+        assert!(!fs.open(gfid, false, at(3)).await.expect("open"), "pages are dropped once more");
+        assert!(fs.open(gfid, false, at(3)).await.expect("open"), "and kept again");
+    });
+}
+
+#[test]
+fn what_a_dead_session_read_is_not_shown_by_the_next() {
+    let mounts = mounts(2);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let gfid = create(fs, "file");
+    block_on(fs.write(gfid, 0, Bytes::from_static(b"before"), false, at(2))).expect("write");
+    world.borrow_mut().reads_wait = true;
+    let mut under_way = pin!(fs.read(gfid, 0, 6, at(3)));
+    assert!(look!(under_way).is_pending());
+    block_on(async {
+        fs.flush_attrs(&fs.shared.table.get(gfid).expect("known")).await.expect("flush");
+        fs.fenced().await;
+        fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
+        mounts[1].write(gfid, 0, Bytes::from_static(b"after!"), false, at(4)).await.expect("write");
+    });
+    world.borrow_mut().reads_wait = false;
+    assert!(matches!(look!(under_way), Poll::Ready(Ok(data)) if data == "after!"));
 }

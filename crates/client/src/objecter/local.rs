@@ -72,6 +72,8 @@ pub(crate) struct Local {
 /// [`ClientConfig::objecter_inflight_ops`](crate::ClientConfig::objecter_inflight_ops) included.
 pub(crate) struct DataTimes {
     pub read: Operation,
+    /// Reads of which shards were late, from when others were asked too until enough had answered.
+    pub hedge: Operation,
     pub write: Operation,
     /// Punches, truncations and removals.
     pub change: Operation,
@@ -83,6 +85,7 @@ impl DataTimes {
         let operation = |name| table.operation(Layer::Client, name);
         Self {
             read: operation("read"),
+            hedge: operation("hedged read"),
             write: operation("write"),
             change: operation("punch or remove"),
             sync: operation("sync"),

@@ -325,6 +325,7 @@ impl Reader<'_> {
             Ok(other) => other,
             Err(result) => return result,
         };
+        let _timed = self.local.times.hedge.stopwatch();
         let mut second = pin!(self.attempt(&other, &unused));
         let (mut first_failed, mut second_failed) = (None, false);
         poll_fn(|cx| {

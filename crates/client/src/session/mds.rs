@@ -12,7 +12,7 @@ use messenger::{
     CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
 };
 use protocol::namespace::{Answer, Attr, Caller, NamespaceOp, Recall, Reply, Request};
-use protocol::{Kind, SessionId};
+use protocol::{Epoch, Kind, SessionId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -106,9 +106,9 @@ impl Mds {
         }
     }
 
-    /// A new session begins its numbers anew, over a new connection.
+    /// A new session uses a new connection. Numbers go on: calls of the last session end later, and theirs must not be
+    /// taken for those of new ones.
     pub fn restart(&self) {
-        *self.numbers.lock() = Numbers::default();
         *self.known.lock() = false;
         if let Some(link) = self.link.lock().take() {
             link.connection.close();
@@ -126,7 +126,7 @@ impl Shared {
         }
         let number = Number { number: self.mds.numbers.lock().begin(), mds: &self.mds };
         let give_up = (!self.config.timeout.is_zero()).then(|| Instant::now() + self.config.timeout);
-        let mut request = Request { session, number: number.number, answered: 0, caller, op };
+        let mut request = Request { session, number: number.number, answered: 0, epoch: Epoch::default(), caller, op };
         let mut pause = AGAIN_PAUSE_MIN;
         loop {
             if self.check()? != session {
@@ -140,6 +140,7 @@ impl Shared {
                 return Err(ClientError::TimedOut("the metadata service"));
             }
             request.answered = self.mds.numbers.lock().answered();
+            request.epoch = self.newest_epoch();
             match self.ask_mds(&request, remaining).await? {
                 Some(Answered { reply: Reply::Errno(errno), .. }) => return Err(ClientError::Posix(errno)),
                 Some(Answered { reply: Reply::Fenced, .. }) => {

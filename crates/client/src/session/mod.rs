@@ -4,6 +4,7 @@
 
 mod mds;
 mod monitor;
+mod promises;
 mod shared;
 
 pub use mds::Answered;
@@ -102,8 +103,7 @@ impl Client {
             handle.block_on_worker(worker, install).map_err(|_| ClientError::Closed)?;
         }
         // A map that came meanwhile found no worker to learn it.
-        let newest = shared.map()?;
-        shared.on_workers(move |worker| local::with(worker, |local| local.on_map(Arc::clone(&newest))));
+        shared.teach(&shared.map()?);
         Ok(Client { shared, owner })
     }
 
@@ -249,11 +249,16 @@ impl Client {
         }
         self.shared.mds.restart();
         monitor::open_session(&self.shared, self.shared.deadline()).await?;
-        let (session, map) = (self.shared.standing().session, self.shared.map()?);
+        let session = self.shared.standing().session;
         for worker in 0..self.shared.handle.workers() {
-            let map = Arc::clone(&map);
-            let revive = move |w: Worker| async move { local::with(&w, |local| local.revive(session, map)) };
-            self.shared.handle.run_on(worker, revive).await.map_err(|_| ClientError::Closed)?;
+            let shared = Arc::clone(&self.shared);
+            // The newest map, looked up there: while it is dead, a worker learns none.
+            let revive = move |w: Worker| async move {
+                let map = shared.map()?;
+                local::with(&w, |local| local.revive(session, map));
+                Ok(())
+            };
+            self.shared.handle.run_on(worker, revive).await.map_err(|_| ClientError::Closed)??;
         }
         Ok(session)
     }

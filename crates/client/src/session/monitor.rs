@@ -104,7 +104,7 @@ async fn renew(worker: Worker, shared: Weak<Shared>, session: SessionId, ttl: Du
                 return;
             }
             Ok(_) => {
-                shared.renewed(asked + ttl);
+                shared.renewed(session, ttl, asked);
                 pause = third;
             }
             Err(error) => {

@@ -3,6 +3,7 @@
 //! Contract: locks are held for a few instructions and never across a wait.
 
 use super::mds::Mds;
+use super::promises::{Promises, Standing};
 use super::{ClientEvent, Term};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
@@ -15,7 +16,7 @@ use metadata::lease::holder::Moment;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, SessionId};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,10 @@ const EVENTS_KEPT_MAX: usize = 1024;
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause before a call is made again after a connection was lost or the answer was "not yet".
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// What of its time to live a session does not use. With renewals three times in that time it is met only when they fail;
+/// what lies in it is for dropping what the kernel has cached, before the cluster lets anybody else change it.
+const MARGIN_PARTS: u32 = 10;
 
 /// How often a lease that may not be used is looked at again.
 const USABLE_POLL: Duration = Duration::from_millis(5);
@@ -37,13 +42,6 @@ struct Events {
     kept: VecDeque<ClientEvent>,
 }
 
-/// The session as all threads know it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Standing {
-    pub session: SessionId,
-    pub fenced: bool,
-}
-
 /// See the module.
 pub(crate) struct Shared {
     pub config: ClientConfig,
@@ -54,14 +52,10 @@ pub(crate) struct Shared {
     standing: ContentionMutex<Standing>,
     map: ContentionMutex<Option<Arc<ClusterMap>>>,
     begun: Instant,
-    /// Milliseconds after `begun` until which the session surely lives.
-    lease_until_ms: AtomicU64,
-    /// Milliseconds after `begun` until which the session surely is the only mount.
-    alone_until_ms: AtomicU64,
-    /// See [`Term::number`].
-    alone_term: AtomicU64,
-    /// Of the map, for those who need no more of it.
-    epoch: AtomicU64,
+    /// Times in it are milliseconds after `begun`.
+    promises: Promises,
+    /// Of the newest map that every worker has learned: whichever carries an operation out has that or a newer one.
+    epoch: Arc<AtomicU64>,
     asking_for_map: AtomicBool,
     closed: AtomicBool,
     events: ContentionMutex<Events>,
@@ -82,10 +76,8 @@ impl Shared {
             standing: ContentionMutex::new(&locks, "client standing", Standing::default()),
             map: ContentionMutex::new(&locks, "client map", None),
             begun: Instant::now(),
-            lease_until_ms: AtomicU64::new(0),
-            alone_until_ms: AtomicU64::new(0),
-            alone_term: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
+            promises: Promises::default(),
+            epoch: Arc::default(),
             asking_for_map: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             events: ContentionMutex::new(&locks, "client events", Events::default()),
@@ -98,52 +90,59 @@ impl Shared {
         *self.standing.lock()
     }
 
-    /// A session was opened.
+    /// Milliseconds from `begun` to then.
+    fn ms(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.begun).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Until when a session that was asked for then surely lives, less the margin.
+    fn lives_until(&self, ttl: Duration, asked: Instant) -> u64 {
+        self.ms(asked + (ttl - ttl / MARGIN_PARTS))
+    }
+
+    /// A session was opened, which was asked for then.
     pub fn opened(&self, session: SessionId, ttl: Duration, asked: Instant) {
-        *self.standing.lock() = Standing { session, fenced: false };
-        self.renewed(asked + ttl);
+        self.promises.opened(&mut self.standing.lock(), session, self.lives_until(ttl, asked));
     }
 
-    /// The session lives until then on this side's clock.
-    pub fn renewed(&self, until: Instant) {
-        let ms = until.saturating_duration_since(self.begun).as_millis();
-        self.lease_until_ms.store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Release);
+    /// The session was renewed, which was asked for then. The answer may come late: a session that is known to be dead
+    /// stays dead.
+    pub fn renewed(&self, session: SessionId, ttl: Duration, asked: Instant) {
+        self.promises.renewed(&self.standing.lock(), session, self.lives_until(ttl, asked));
     }
 
-    /// Does the session surely live?
+    /// Does the session surely live, and for longer than the margin?
     pub fn lease_holds(&self, now: Instant) -> bool {
-        let ms = now.saturating_duration_since(self.begun).as_millis();
-        ms < u128::from(self.lease_until_ms.load(Ordering::Acquire))
+        self.ms(now) < self.promises.lives_until()
     }
 
     /// The session was promised to be the only mount until then, in this term.
     pub fn alone_until(&self, session: SessionId, until: Instant, term: u64) {
-        let standing = self.standing.lock();
-        let is_old = term < self.alone_term.load(Ordering::Acquire);
-        if standing.session == session && !standing.fenced && !is_old {
-            let ms = u64::try_from(until.saturating_duration_since(self.begun).as_millis()).unwrap_or(0);
-            // The term first: whoever sees the new promise must not take it for one of the term before.
-            self.alone_term.store(term, Ordering::Release);
-            self.alone_until_ms.fetch_max(ms, Ordering::AcqRel);
-        }
+        self.promises.alone(&self.standing.lock(), session, self.ms(until), term);
     }
 
     /// See [`super::Client::term`].
     pub fn term(&self) -> Term {
-        let holds = !self.alone_for().is_zero();
-        Term { number: self.alone_term.load(Ordering::Acquire), holds }
+        let (until, number) = self.promises.alone_in();
+        Term { number, holds: !self.left(until).is_zero() }
     }
 
     /// How long the session surely stays the only mount.
     pub fn alone_for(&self) -> Duration {
-        Duration::from_millis(self.alone_until_ms.load(Ordering::Acquire)).saturating_sub(self.begun.elapsed())
+        self.left(self.promises.alone_until())
     }
 
-    /// Where the session stands now, for the rules of leases.
+    /// From now until a time after `begun`.
+    fn left(&self, until_ms: u64) -> Duration {
+        Duration::from_millis(until_ms).saturating_sub(self.begun.elapsed())
+    }
+
+    /// Where the session stands now, for the rules of leases: the margin is taken off, and the map is one that every
+    /// worker has.
     pub fn moment(&self) -> Moment {
         Moment {
             now: self.begun.elapsed(),
-            until: Duration::from_millis(self.lease_until_ms.load(Ordering::Acquire)),
+            until: Duration::from_millis(self.promises.lives_until()),
             epoch: Epoch::new(self.epoch.load(Ordering::Acquire)),
         }
     }
@@ -165,15 +164,10 @@ impl Shared {
 
     /// The session was declared dead.
     pub fn fenced(&self, session: SessionId) {
-        let mut standing = self.standing.lock();
-        if standing.session != session || standing.fenced {
+        if !self.promises.fenced(&mut self.standing.lock(), session) {
             return;
         }
-        standing.fenced = true;
-        self.alone_until_ms.store(0, Ordering::Release);
-        drop(standing);
         tracing::error!(%session, "the cluster declared this session dead");
-        self.lease_until_ms.store(0, Ordering::Release);
         self.on_workers(|worker| local::with(worker, |local| local.kill()));
         self.emit(ClientEvent::Fenced(session));
     }
@@ -243,6 +237,11 @@ impl Shared {
         self.map.lock().clone().ok_or(ClientError::Closed)
     }
 
+    /// Of the newest map, which some workers may not know yet.
+    pub fn newest_epoch(&self) -> Epoch {
+        self.map.lock().as_ref().map_or(Epoch::default(), |map| map.epoch)
+    }
+
     /// A map came.
     pub fn learn(&self, update: &MapUpdate) {
         let map = match ClusterMap::decode(&update.map) {
@@ -257,10 +256,23 @@ impl Shared {
             return;
         }
         *slot = Some(Arc::clone(&map));
-        self.epoch.store(map.epoch.get(), Ordering::Release);
         drop(slot);
         self.mds.moved(map.mds);
-        self.on_workers(move |worker| local::with(worker, |local| local.on_map(Arc::clone(&map))));
+        self.teach(&map);
+    }
+
+    /// Brings a map to every worker, soon; the last one publishes its epoch (rule GrantEpoch: an operation that looks at
+    /// the epoch may be carried out by any of them).
+    pub fn teach(&self, map: &Arc<ClusterMap>) {
+        let (map, epoch) = (Arc::clone(map), Arc::clone(&self.epoch));
+        let untaught = Arc::new(AtomicUsize::new(self.handle.workers()));
+        self.on_workers(move |worker| {
+            // A worker without a session has none; it begins with the newest there is.
+            local::with(worker, |local| local.on_map(Arc::clone(&map)));
+            if untaught.fetch_sub(1, Ordering::AcqRel) == 1 {
+                epoch.fetch_max(map.epoch.get(), Ordering::AcqRel);
+            }
+        });
     }
 
     /// There is a sign of a newer map than ours: asks for it, once at a time.
@@ -347,5 +359,89 @@ fn monitor_reply(message: &Message) -> Result<MonitorReply, ClientError> {
         Ok(MonitorReply::Refused(why)) => Err(ClientError::Refused(why)),
         Ok(reply) => Ok(reply),
         Err(error) => Err(ClientError::Protocol(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use messenger::{Runtime, RuntimeConfig};
+    use protocol::ClusterId;
+    use std::collections::BTreeMap;
+    use std::sync::mpsc;
+
+    const TTL: Duration = Duration::from_secs(10);
+    const ONE: SessionId = SessionId::new(1);
+    const TWO: SessionId = SessionId::new(2);
+
+    fn shared(workers: usize) -> (Arc<Shared>, Runtime) {
+        let runtime = Runtime::start(RuntimeConfig::new("test", workers)).expect("starts");
+        let config = ClientConfig { workers, ..ClientConfig::new("127.0.0.1:1", "test") };
+        (Shared::new(config, runtime.handle()), runtime)
+    }
+
+    fn map(epoch: u64) -> MapUpdate {
+        let map = ClusterMap {
+            cluster: ClusterId::default(),
+            epoch: Epoch::new(epoch),
+            osds: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            pgs: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            last_session: ONE,
+            mds: None,
+        };
+        MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode() }
+    }
+
+    #[test]
+    fn a_session_is_used_for_less_than_it_lives() {
+        let (shared, runtime) = shared(1);
+        let asked = Instant::now();
+        shared.opened(ONE, TTL, asked);
+        let margin = TTL / MARGIN_PARTS;
+        assert!(shared.lease_holds(asked + TTL - margin - Duration::from_millis(2)));
+        assert!(!shared.lease_holds(asked + TTL - margin));
+        let at = shared.moment();
+        assert!(at.now < at.until && at.until <= at.now + TTL - margin);
+        runtime.shutdown();
+    }
+
+    #[test]
+    fn a_late_renewal_revives_no_session() {
+        let (shared, runtime) = shared(1);
+        let now = Instant::now();
+        shared.opened(ONE, TTL, now);
+        shared.fenced(ONE);
+        shared.renewed(ONE, TTL, now);
+        assert!(!shared.lease_holds(now), "dead");
+        shared.opened(TWO, TTL, now);
+        shared.renewed(ONE, 10 * TTL, now);
+        assert!(!shared.lease_holds(now + TTL), "an answer to the session before");
+        shared.renewed(TWO, 10 * TTL, now);
+        assert!(shared.lease_holds(now + TTL));
+        runtime.shutdown();
+    }
+
+    #[test]
+    fn an_epoch_counts_when_every_worker_has_the_map() {
+        let (shared, runtime) = shared(2);
+        let (go_on, waits) = mpsc::channel::<()>();
+        shared.handle.spawn_on(1, move |_| async move { waits.recv().expect("told to go on") });
+        shared.learn(&map(7));
+        let taught = shared.handle.block_on_worker(0, |_| async {});
+        taught.expect("worker 0 has learned it");
+        assert_eq!(shared.map().expect("there").epoch, Epoch::new(7));
+        assert_eq!(shared.moment().epoch, Epoch::default(), "worker 1 has not");
+        shared.opened(ONE, TTL, Instant::now());
+        let waiting = Arc::clone(&shared);
+        let usable = shared.handle.run_on(0, move |_| async move { waiting.usable(Epoch::new(7)).await });
+        go_on.send(()).expect("waits");
+        messenger::sync::block_on(usable).expect("runs").expect("the map is everywhere");
+        assert_eq!(shared.moment().epoch, Epoch::new(7));
+        shared.learn(&map(6));
+        shared.handle.block_on_worker(1, |_| async {}).expect("runs");
+        assert_eq!(shared.moment().epoch, Epoch::new(7), "it never goes back");
+        runtime.shutdown();
     }
 }

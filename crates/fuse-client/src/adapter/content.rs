@@ -10,10 +10,13 @@ use fuser::{
 };
 use protocol::Gfid;
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 /// Bytes of one copy_file_range request: far from its deadline on a slow cluster. Callers go on where it ends.
 const COPY_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a page: the smallest of any machine. Where they are larger, a drop of a file's pages may wait for a write.
+const PAGE_BYTES: u64 = 4096;
 /// Handles carry no state of their own: everything is kept by file.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
@@ -21,7 +24,24 @@ fn writes(flags: OpenFlags) -> bool {
     flags.acc_mode() != OpenAccMode::O_RDONLY
 }
 
+/// Pages that the kernel keeps locked, or under write-back, while it waits for a write. It copies what a program writes into
+/// pages and lets them go before it asks, all but the last if that is not filled and was not cached.
+fn locked_by_write(offset: u64, len: u64, written_back: bool) -> Option<Range<u64>> {
+    let end = offset.saturating_add(len);
+    let last = end - end % PAGE_BYTES;
+    match (written_back, last < end) {
+        (true, _) => Some(offset..end),
+        (false, true) => Some(last..last.saturating_add(PAGE_BYTES)),
+        (false, false) => None,
+    }
+}
+
 impl Adapter {
+    /// Do requests of a handle with these flags go by the kernel's pages? See [`Adapter::open_flags`].
+    fn is_direct(&self, flags: OpenFlags) -> bool {
+        flags.0 & libc::O_DIRECT != 0 || self.direct_mmap && flags.0 & libc::O_APPEND != 0
+    }
+
     /// How the kernel shall treat a handle: keep its pages if they are right, and for O_DIRECT bypass them altogether,
     /// which lets writes of one file run in parallel. For O_APPEND too: the kernel writes where it believes the end to
     /// be, and if another mount has moved it, the data goes elsewhere than into the pages that it was put in.
@@ -79,13 +99,24 @@ impl Adapter {
         );
     }
 
-    pub(super) fn do_read(&self, req: &Request, file: Gfid, offset: u64, size: u32, reply: ReplyData) {
+    pub(super) fn do_read(
+        &self,
+        req: &Request,
+        file: Gfid,
+        (offset, size): (u64, u32),
+        flags: OpenFlags,
+        reply: ReplyData,
+    ) {
         let caller = caller(req);
+        let pages = (!self.is_direct(flags)).then(|| offset..offset.saturating_add(size.into()));
         self.run(
             RequestKind::Read,
             (file, offset),
             reply,
-            move |fs| async move { fs.read(file, offset, size as usize, caller).await },
+            move |fs| async move {
+                let _locked = pages.map(|pages| fs.pages_locked(file, pages));
+                fs.read(file, offset, size as usize, caller).await
+            },
             |reply, data| reply.data(&data),
         );
     }
@@ -94,11 +125,15 @@ impl Adapter {
         &self,
         req: &Request,
         file: Gfid,
-        offset: u64,
-        data: &[u8],
-        append: bool,
+        (offset, data): (u64, &[u8]),
+        flags: OpenFlags,
+        written_back: bool,
         reply: ReplyWrite,
     ) {
+        // A page written back is at its place already, however the file was opened.
+        let append = flags.0 & libc::O_APPEND != 0 && !written_back;
+        let paged = written_back || !self.is_direct(flags);
+        let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
         let len = data.len() as u32;
@@ -106,7 +141,10 @@ impl Adapter {
             RequestKind::Write,
             (file, offset),
             reply,
-            move |fs| async move { fs.write(file, offset, data, append, caller).await },
+            move |fs| async move {
+                let _locked = pages.map(|pages| fs.pages_locked(file, pages));
+                fs.write(file, offset, data, append, caller).await
+            },
             move |reply, ()| reply.written(len),
         );
     }
@@ -154,5 +192,19 @@ impl Adapter {
             move |fs| async move { fs.copy(from, to, len.min(COPY_BYTES_MAX), caller).await },
             |reply, copied| reply.written(copied as u32),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_keeps_the_page_locked_that_it_does_not_fill() {
+        assert_eq!(locked_by_write(0, 8192, false), None);
+        assert_eq!(locked_by_write(100, 8092, false), None, "the first page is let go, or is the last");
+        assert_eq!(locked_by_write(4096, 10, false), Some(4096..8192));
+        assert_eq!(locked_by_write(0, 4097, false), Some(4096..8192));
+        assert_eq!(locked_by_write(4096, 8192, true), Some(4096..12288));
     }
 }

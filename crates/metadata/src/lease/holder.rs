@@ -6,12 +6,12 @@
 //!   ([`Holder::permits`]);
 //! * **GrantEpoch**: nothing is begun with a map that is older than the grant (the same);
 //! * **ReleaseStable**: a write lease is given back only when every write begun under it is stable
-//!   ([`Holder::gave_back`] panics otherwise; [`Holder::is_stable`] tells);
+//!   ([`Holder::may_return`] tells, [`Holder::gave_back`] panics otherwise);
 //! * **fencing tokens**: a grant with a smaller token than the last one's is of an older lease, and void;
 //! * a grant asked for before a recall is void, and asked for anew: the recall may have crossed it on the way.
 
-use protocol::Epoch;
 use protocol::namespace::{Grant, LeaseMode};
+use protocol::{Epoch, Rule, Rules};
 use std::time::Duration;
 
 /// Names one question to the service; an answer to any but the latest is void.
@@ -27,9 +27,10 @@ pub struct WriteMark(u64);
 pub struct Moment {
     /// By the session's own clock.
     pub now: Duration,
-    /// Until when the session surely lives, by the same clock: counted from when its renewal was *sent*.
+    /// Until when the session's leases are used, by the same clock: no longer than it surely lives, counted from when its
+    /// renewal was *sent*.
     pub until: Duration,
-    /// Epoch of the newest map that the session has.
+    /// Epoch of the newest map that everything which carries the session's operations out has.
     pub epoch: Epoch,
 }
 
@@ -60,6 +61,7 @@ pub enum RecallStep {
 /// A session's side of the lease on one file.
 #[derive(Debug, Default)]
 pub struct Holder {
+    rules: Rules,
     mode: Option<LeaseMode>,
     /// Of the last grant.
     epoch: Epoch,
@@ -78,6 +80,11 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// Nothing is held. `rules`: those of the write protocol that hold; all, but in a simulation.
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
     /// The lease held.
     pub fn mode(&self) -> Option<LeaseMode> {
         self.mode
@@ -115,9 +122,9 @@ impl Holder {
             Permit::NotHeld
         } else if mode.is_none() {
             Permit::Go
-        } else if at.now >= at.until {
+        } else if at.now >= at.until && self.rules.on(Rule::ReadClock) {
             Permit::Expired
-        } else if at.epoch < self.epoch {
+        } else if at.epoch < self.epoch && self.rules.on(Rule::GrantEpoch) {
             Permit::OldMap(self.epoch)
         } else {
             Permit::Go
@@ -207,9 +214,11 @@ impl Holder {
         self.stable = self.stable.max(mark.0);
     }
 
-    /// Is every write begun so far stable?
-    pub fn is_stable(&self) -> bool {
-        self.stable == self.begun
+    /// May the service be told that the lease is down to `keep`? A write lease goes only with writes that are all stable
+    /// (ReleaseStable).
+    pub fn may_return(&self, keep: Option<LeaseMode>) -> bool {
+        let written = self.mode == Some(LeaseMode::Write) && keep != Some(LeaseMode::Write);
+        !written || self.stable == self.begun || !self.rules.on(Rule::ReleaseStable)
     }
 
     /// The service wants the lease back down to `keep`.
@@ -232,8 +241,7 @@ impl Holder {
     /// # Panics
     /// If a write lease goes with writes that are not stable (ReleaseStable).
     pub fn gave_back(&mut self, keep: Option<LeaseMode>) {
-        let written = self.mode == Some(LeaseMode::Write) && keep != Some(LeaseMode::Write);
-        assert!(!written || self.is_stable(), "a lease given back with writes that are not stable");
+        assert!(self.may_return(keep), "a lease given back with writes that are not stable");
         self.mode = self.mode.min(keep);
     }
 

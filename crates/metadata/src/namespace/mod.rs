@@ -54,6 +54,9 @@ use std::ops::ControlFlow;
 pub const FORMAT_VERSION: u32 = 1;
 /// Inode numbers reserved at a time: a restart skips at most this many.
 const INODES_RESERVED: u64 = 4096;
+/// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
+/// 146,000 years to come so far.
+const NUMBER_MAX: u64 = u64::MAX / 4;
 /// Entries in one answer to a listing, at most.
 const LIST_ENTRIES_MAX: u32 = 4096;
 /// Bytes of records in one answer to a listing, about: it stays below a frame's limit and the owner's turn short.
@@ -134,8 +137,12 @@ impl<S: Store> Namespace<S> {
                 Err(_) => return Err(StoreError::Format { found: format!("{raw:02x?}"), expected: FORMAT_VERSION }),
             },
         }
-        let inode_next = overlay.get(keys::INODES)?.ok_or_else(|| corrupt(keys::INODES, "missing"))?;
-        let files = overlay.get(keys::FILES)?.ok_or_else(|| corrupt(keys::FILES, "missing"))?;
+        let number = |key: &[u8]| match overlay.get::<u64>(key)? {
+            Some(number) if number <= NUMBER_MAX => Ok(number),
+            Some(number) => Err(corrupt(key, format!("{number} is beyond {NUMBER_MAX}"))),
+            None => Err(corrupt(key, "missing")),
+        };
+        let (inode_next, files) = (number(keys::INODES)?, number(keys::FILES)?);
         let purges = overlay.keys(&[keys::PURGE])?;
         let counters = Counters {
             inode_next,

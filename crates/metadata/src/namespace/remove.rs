@@ -123,7 +123,9 @@ impl<S: Store> Namespace<S> {
             return Ok(false);
         }
         let found = self.load(gfid)?.ok_or_else(|| corrupt(&key, "orphan without inode"))?;
-        assert_eq!(found.inode.nlink, 0, "an orphan has a link");
+        if found.inode.nlink > 0 {
+            return Err(corrupt(&key, "orphan with a link"));
+        }
         self.overlay.delete(key);
         self.erase(gfid, &found.inode)?;
         Ok(true)

@@ -1,6 +1,6 @@
 //! Records that the service keeps beside the tree, in the same transactions: answers, sessions, write leases.
 
-use super::overlay::decode;
+use super::overlay::{corrupt, decode};
 use super::{Namespace, OpError, keys};
 use crate::store::{Store, StoreError};
 use protocol::namespace::{Reply, SetAttr, Timestamp};
@@ -54,9 +54,12 @@ impl<S: Store> Namespace<S> {
     /// token may be told before it.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// When the store cannot be read, or says that there were more starts than tokens have room for.
     pub fn begin_tokens(&mut self) -> Result<u64, StoreError> {
-        let starts = self.overlay.get::<u64>(keys::STARTS)?.unwrap_or(0) + 1;
+        let starts = self.overlay.get::<u64>(keys::STARTS)?.unwrap_or(0).saturating_add(1);
+        if starts >> (u64::BITS - TOKEN_BITS) != 0 {
+            return Err(corrupt(keys::STARTS, format!("{starts} starts")));
+        }
         self.overlay.put(keys::STARTS.to_vec(), &starts);
         Ok(starts << TOKEN_BITS)
     }

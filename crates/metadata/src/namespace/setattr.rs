@@ -86,7 +86,7 @@ impl<S: Store> Namespace<S> {
 
     pub(super) fn list_xattr(&self, gfid: Gfid) -> OpResult<Reply> {
         let found = self.existing(gfid)?;
-        let mut names = Vec::with_capacity(found.inode.xattr_list_bytes as usize);
+        let mut names = Vec::with_capacity(XATTR_LIST_BYTES_MAX.min(found.inode.xattr_list_bytes as usize));
         if found.inode.xattrs > 0 {
             let prefix = keys::of_gfid(keys::XATTR, gfid);
             self.overlay.scan(&prefix, &prefix, &mut |key, _| {
@@ -106,7 +106,7 @@ impl<S: Store> Namespace<S> {
             return errno(libc::ENODATA);
         }
         found.inode.xattrs -= 1;
-        found.inode.xattr_list_bytes -= name.len() as u32 + 1;
+        found.inode.xattr_list_bytes = found.inode.xattr_list_bytes.saturating_sub(name.len() as u32 + 1);
         found.inode.ctime = ctx.now();
         self.save(found);
         self.overlay.delete(key);

@@ -340,6 +340,55 @@ fn another_format_is_refused() {
 }
 
 #[test]
+fn tokens_grow_with_every_start_until_their_number_is_damaged() {
+    let mut ns = fresh();
+    let first = ns.begin_tokens().expect("a first start");
+    assert!(ns.begin_tokens().expect("a second start") > first);
+    for starts in [1u64 << 22, u64::MAX] {
+        ns.overlay.put(keys::STARTS.to_vec(), &starts);
+        assert!(matches!(ns.begin_tokens(), Err(StoreError::Corrupt { .. })), "{starts}");
+    }
+}
+
+#[test]
+fn damaged_counters_are_refused() {
+    for key in [keys::INODES, keys::FILES] {
+        let mut store = MemoryStore::default();
+        drop(Namespace::open(store.clone(), at(0)).expect("open"));
+        let most = postcard::to_stdvec(&u64::MAX).expect("encodes");
+        store.commit([(key.to_vec(), Some(most))].into()).expect("commit");
+        assert!(matches!(Namespace::open(store, at(0)), Err(StoreError::Corrupt { .. })));
+    }
+}
+
+#[test]
+fn an_orphan_that_has_a_link_is_damage() {
+    let mut store = MemoryStore::default();
+    let mut ns = Namespace::open(store.clone(), at(0)).expect("open");
+    let file = made(&mut ns, &create(Gfid::ROOT, b"file", FileKind::Regular)).gfid;
+    ns.commit().expect("store works");
+    assert!(!ns.reap(file).expect("store works"), "no orphan");
+    store.commit([(keys::of_gfid(keys::ORPHAN, file), Some(Vec::new()))].into()).expect("commit");
+    assert!(matches!(ns.reap(file), Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
+fn damaged_lengths_of_attribute_lists_take_no_memory() {
+    let mut ns = fresh();
+    let set = NamespaceOp::SetXattr { gfid: Gfid::ROOT, name: b"user.a".to_vec(), value: Vec::new(), create: None };
+    assert_eq!(run(&mut ns, &set), Reply::Done);
+    for bytes in [0, u32::MAX] {
+        let mut root = ns.existing(Gfid::ROOT).expect("it is there");
+        root.inode.xattr_list_bytes = bytes;
+        ns.save(root);
+        assert_eq!(run(&mut ns, &NamespaceOp::ListXattr { gfid: Gfid::ROOT }), Reply::Bytes(b"user.a\0".to_vec()));
+        let remove = NamespaceOp::RemoveXattr { gfid: Gfid::ROOT, name: b"user.a".to_vec() };
+        assert_eq!(run(&mut ns, &remove), Reply::Done);
+        assert_eq!(run(&mut ns, &set), if bytes == 0 { Reply::Done } else { Reply::Errno(libc::ENOSPC) });
+    }
+}
+
+#[test]
 fn damaged_record_is_eio_and_the_rest_works() {
     let mut store = MemoryStore::default();
     let mut ns = Namespace::open(store.clone(), at(0)).expect("open");

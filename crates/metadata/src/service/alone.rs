@@ -1,7 +1,8 @@
 //! Which mount may cache names and attributes without asking: the only one there is.
 //!
 //! Contract: pure. The only mount is promised, with every answer, that it stays the only one for a while, counted from
-//! when it asked. Another may arrive only when that time is over. Why not ask for each directory, and recall: a kernel that
+//! when it asked. Another may arrive only when that time is over; while one waits to arrive, no promise is made anew,
+//! however busy the only mount is. Why not ask for each directory, and recall: a kernel that
 //! is told to forget a name takes the lock of the directory, which a request under way holds; two mounts that change
 //! one directory would wait for each other until a time-out.
 
@@ -11,6 +12,8 @@ use std::time::Duration;
 
 /// Beyond what was promised, before another mount may arrive: a kernel counts from when it looks at an answer.
 const SLACK: Duration = Duration::from_millis(250);
+/// After a mount was told to come again no promise is made for so long: some times the pause after which it does.
+const AWAITED_FOR: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -21,13 +24,15 @@ pub(super) struct Alone {
     term: u64,
     /// To whom the last promise was made (`None`: before a restart, to somebody), and until when it counts here.
     promised: Option<(Option<SessionId>, Duration)>,
+    /// Until then nothing is promised: another mount wants to arrive.
+    awaited_until: Duration,
 }
 
 impl Alone {
     /// No mount yet. After a restart (`restarted`), somebody may have been promised something. Terms begin at `term`.
     pub fn new(promise: Duration, restarted: bool, term: u64) -> Self {
         let promised = restarted.then_some((None, promise + SLACK));
-        Self { promise, mounts: BTreeSet::new(), term, promised }
+        Self { promise, mounts: BTreeSet::new(), term, promised, awaited_until: Duration::ZERO }
     }
 
     /// Counts mounts that arrived and other disturbances: what a mount was told while it was the only one is true as long
@@ -41,14 +46,23 @@ impl Alone {
         self.term += 1;
     }
 
-    /// May this session be a mount from now on?
-    pub fn admits(&self, now: Duration, session: SessionId) -> bool {
-        self.mounts.contains(&session) || self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until)
+    /// May this session be a mount from now on? If not, it is to ask again soon, and the way will be free.
+    pub fn admits(&mut self, now: Duration, session: SessionId) -> bool {
+        let admitted = self.mounts.contains(&session)
+            || self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until);
+        if !admitted {
+            self.awaited_until = now + AWAITED_FOR;
+        }
+        admitted
     }
 
     /// The session is a mount.
     pub fn join(&mut self, session: SessionId) {
-        self.term += u64::from(self.mounts.insert(session));
+        if self.mounts.insert(session) {
+            self.term += 1;
+            // If one more waits, it asks again.
+            self.awaited_until = Duration::ZERO;
+        }
     }
 
     /// The session is dead or closed. Its kernel may still count on the last promise.
@@ -60,7 +74,7 @@ impl Alone {
     pub fn promise(&mut self, now: Duration, session: SessionId) -> Duration {
         let only = self.mounts.len() == 1 && self.mounts.contains(&session);
         let free = self.promised.is_none_or(|(to, until)| to == Some(session) || now >= until);
-        if !only || !free {
+        if !only || !free || now < self.awaited_until {
             return Duration::ZERO;
         }
         self.promised = Some((Some(session), now + self.promise + SLACK));
@@ -102,6 +116,31 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_mount_keeps_nobody_out() {
+        let mut alone = Alone::new(PROMISE, false, 7);
+        alone.join(A);
+        alone.promise(at(0), A);
+        // A is answered all the time, and B asks as often as clients do.
+        let arrived = (1..200).map(|turn| at(turn * 10)).find(|&now| {
+            alone.promise(now, A);
+            now.as_millis().is_multiple_of(200) && alone.admits(now, B)
+        });
+        assert_eq!(arrived, Some(at(1600)), "what was promised at 200 ms is over at 1450 ms");
+        alone.join(B);
+        assert_eq!(alone.promise(at(1700), A), Duration::ZERO);
+    }
+
+    #[test]
+    fn whoever_asked_to_arrive_and_is_gone_is_not_waited_for() {
+        let mut alone = Alone::new(PROMISE, false, 7);
+        alone.join(A);
+        alone.promise(at(0), A);
+        assert!(!alone.admits(at(100), B));
+        assert_eq!(alone.promise(at(1099), A), Duration::ZERO);
+        assert_eq!(alone.promise(at(1100), A), PROMISE);
+    }
+
+    #[test]
     fn a_promise_outlives_the_session_and_the_service() {
         let mut alone = Alone::new(PROMISE, false, 7);
         alone.join(A);
@@ -112,6 +151,7 @@ mod tests {
         restarted.join(A);
         assert_eq!(restarted.promise(at(100), A), Duration::ZERO);
         assert!(!restarted.admits(at(1000), B) && restarted.admits(at(1250), B));
-        assert_eq!(restarted.promise(at(1250), A), PROMISE);
+        assert_eq!(restarted.promise(at(1250), A), Duration::ZERO, "B waits");
+        assert_eq!(restarted.promise(at(2000), A), PROMISE);
     }
 }

@@ -34,11 +34,15 @@ use alone::Alone;
 use protocol::namespace::{
     Attr, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
 };
-use protocol::{ClusterId, Gfid, SessionId};
+use protocol::{ClusterId, Epoch, Gfid, SessionId};
 use sessions::{Session, Standing};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::time::Duration;
+
+/// How far a session's map may be ahead of any that was heard of: more than a cluster makes in a year, and nothing of damage.
+/// Beyond it a request is refused, as no lease could be used any more.
+const EPOCHS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Limits of the service.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +129,8 @@ pub struct Service<S> {
     alone: Alone,
     sessions: HashMap<SessionId, Session>,
     view: Option<SessionView>,
+    /// The newest map that the service or any session which spoke to it has.
+    heard: Epoch,
     /// The end of the grace period at the latest; `None` when it is over. Starts with the first view of the sessions.
     grace_until: Option<Duration>,
     orphans: BTreeSet<Gfid>,
@@ -168,6 +174,7 @@ impl<S: Store> Service<S> {
             alone: Alone::new(config.alone, !sessions.is_empty(), first_term(wall)),
             sessions,
             view: None,
+            heard: Epoch::default(),
             grace_until: Some(Duration::MAX),
             parked: HashMap::new(),
             waiting: HashMap::new(),
@@ -200,6 +207,9 @@ impl<S: Store> Service<S> {
             Standing::Live => {}
             Standing::Unknown => return ControlFlow::Break((token, Reply::TryAgain)),
             Standing::Gone => return ControlFlow::Break((token, Reply::Fenced)),
+        }
+        if request.epoch.get() > self.heard.get().saturating_add(EPOCHS_AHEAD_MAX) {
+            return ControlFlow::Break((token, Reply::Errno(libc::EINVAL)));
         }
         let id = (request.session, request.number);
         let deadline = now + self.config.wait_max;
@@ -235,6 +245,7 @@ impl<S: Store> Service<S> {
         if self.view.is_none() {
             self.grace_until = Some(now + self.config.grace_max);
         }
+        self.heard = self.heard.max(view.epoch);
         self.view = Some(view);
         let known: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in known {

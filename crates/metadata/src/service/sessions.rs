@@ -3,7 +3,7 @@
 use super::Service;
 use crate::store::{Store, StoreError};
 use protocol::namespace::{Grant, Reply, Request};
-use protocol::{Epoch, Gfid, SessionId};
+use protocol::{Epoch, Gfid, Rule, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -64,6 +64,10 @@ impl<S: Store> Service<S> {
 
     /// The session of a request, with its answers trimmed. One met for the first time has nothing to reclaim.
     pub(super) fn meet(&mut self, request: &Request) -> &mut Session {
+        // Rule: GrantHeard - what the session wrote may be missing where older maps lead, whichever map is known here.
+        if self.config.lease.rules.on(Rule::GrantHeard) {
+            self.heard = self.heard.max(request.epoch);
+        }
         let namespace = &mut self.namespace;
         let session = self.sessions.entry(request.session).or_insert_with(|| {
             namespace.keep_session(request.session);
@@ -71,9 +75,10 @@ impl<S: Store> Service<S> {
         });
         if request.answered > session.answered {
             session.answered = request.answered;
-            let rest = session.answers.split_off(&(request.answered + 1));
-            for number in std::mem::replace(&mut session.answers, rest).into_keys() {
-                namespace.forget_answer(request.session, number);
+            while let Some(first) = session.answers.first_entry()
+                && *first.key() <= request.answered
+            {
+                namespace.forget_answer(request.session, first.remove_entry().0);
             }
         }
         session
@@ -82,7 +87,7 @@ impl<S: Store> Service<S> {
     /// The lease that a session holds on a file, as it is told.
     pub(super) fn grant_of(&self, gfid: Gfid, session: SessionId) -> Option<Grant> {
         let (mode, token) = (self.leases.held(gfid, session)?, self.leases.token(gfid, session)?);
-        Some(Grant { mode, token, epoch: self.view.as_ref().map_or(Epoch::default(), |view| view.epoch) })
+        Some(Grant { mode, token, epoch: self.heard })
     }
 
     /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered.

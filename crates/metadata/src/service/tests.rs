@@ -18,6 +18,8 @@ struct Rig {
     now: u64,
     numbers: HashMap<SessionId, u64>,
     token: u64,
+    /// Of the map that the clients have.
+    epoch: Epoch,
 }
 
 fn view(live: &[SessionId], dead: &[SessionId]) -> SessionView {
@@ -33,7 +35,7 @@ impl Rig {
     fn new() -> Self {
         let store = MemoryStore::default();
         let service = Service::open(store.clone(), ServiceConfig::default(), wall(0)).expect("open");
-        let mut rig = Self { store, service, now: 0, numbers: HashMap::new(), token: 0 };
+        let mut rig = Self { store, service, now: 0, numbers: HashMap::new(), token: 0, epoch: Epoch::default() };
         rig.sessions(&[A, B], &[]);
         rig
     }
@@ -69,7 +71,7 @@ impl Rig {
     fn send_as(&mut self, session: SessionId, number: u64, op: NamespaceOp) -> Vec<Event> {
         self.token += 1;
         let caller = Caller { uid: 0, gid: 0, now: wall(5) };
-        let request = Request { session, number, answered: 0, caller, op };
+        let request = Request { session, number, answered: 0, epoch: self.epoch, caller, op };
         self.service.submit(Duration::from_millis(self.now), self.token, request).expect("store works");
         self.turn()
     }
@@ -143,6 +145,30 @@ fn recalls(events: &[Event]) -> Vec<(SessionId, Option<LeaseMode>)> {
         _ => None,
     };
     events.iter().filter_map(recall).collect()
+}
+
+#[test]
+fn a_grant_names_the_newest_map_that_anybody_had() {
+    let mut rig = Rig::new();
+    let opened = |reply: Reply| match reply {
+        Reply::Opened { attr, grant: Some(grant) } => (attr.gfid, grant),
+        other => panic!("{other:?}"),
+    };
+    let (file, first) = opened(rig.call(A, create("file", Some(LeaseMode::Write))));
+    assert_eq!(first.epoch, Epoch::new(3), "that of the service");
+    // the writer has a map of which the service has not heard
+    rig.epoch = Epoch::new(7);
+    let returned = NamespaceOp::ReturnLease { gfid: file, keep: None, set: SetAttr::default() };
+    assert_eq!(rig.call(A, returned), Reply::Done);
+    rig.epoch = Epoch::new(3);
+    let (_, second) = opened(rig.call(B, NamespaceOp::Open { gfid: file, lease: LeaseMode::Read }));
+    assert_eq!(second.epoch, Epoch::new(7), "an older map may lead to a shard without the writes");
+    rig.epoch = Epoch::new(u64::MAX);
+    let asked = NamespaceOp::GetAttr { gfid: file };
+    assert_eq!(rig.call(B, asked), Reply::Errno(libc::EINVAL), "no cluster has that many maps");
+    rig.epoch = Epoch::new(3);
+    let (_, third) = opened(rig.call(B, NamespaceOp::Open { gfid: file, lease: LeaseMode::Write }));
+    assert_eq!(third.epoch, Epoch::new(7));
 }
 
 #[test]
@@ -237,12 +263,40 @@ fn answers_go_when_the_session_has_them_or_is_gone() {
     assert_eq!(rig.store.len(), before + 100);
     let caller = Caller { uid: 0, gid: 0, now: wall(5) };
     let number = rig.numbers[&A];
-    let request = Request { session: A, number: number + 1, answered: number, caller, op: NamespaceOp::StatFs };
+    let request = Request {
+        session: A,
+        number: number + 1,
+        answered: number,
+        epoch: Epoch::default(),
+        caller,
+        op: NamespaceOp::StatFs,
+    };
     rig.service.submit(Duration::ZERO, 0, request).expect("store works");
     rig.turn();
     assert_eq!(rig.store.len(), before - 1);
     rig.sessions(&[A], &[]);
     assert_eq!(rig.store.len(), before - 3, "the session and its answer");
+}
+
+#[test]
+fn a_session_that_says_it_has_every_answer_gets_no_more() {
+    let mut rig = Rig::new();
+    rig.create(A, "f", None);
+    let caller = Caller { uid: 0, gid: 0, now: wall(5) };
+    let request = Request {
+        session: A,
+        number: u64::MAX,
+        answered: u64::MAX,
+        epoch: Epoch::default(),
+        caller,
+        op: NamespaceOp::StatFs,
+    };
+    rig.token += 1;
+    rig.service.submit(Duration::ZERO, rig.token, request).expect("store works");
+    let events = rig.turn();
+    assert_eq!(rig.answer(&events), Reply::Errno(libc::EINVAL));
+    assert_eq!(rig.call(A, lookup("f")), Reply::Errno(libc::EINVAL));
+    assert!(matches!(rig.call(B, lookup("f")), Reply::Attr(_)));
 }
 
 #[test]

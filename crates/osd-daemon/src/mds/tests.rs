@@ -94,7 +94,14 @@ impl Client {
     fn begin(&self, op: NamespaceOp) -> messenger::Call {
         self.number.set(self.number.get() + 1);
         let caller = Caller { uid: 0, gid: 0, now: Timestamp { secs: 1, nanos: 0 } };
-        let request = Request { session: self.session, number: self.number.get(), answered: 0, caller, op };
+        let request = Request {
+            session: self.session,
+            number: self.number.get(),
+            answered: 0,
+            epoch: Epoch::default(),
+            caller,
+            op,
+        };
         let front = protocol::encode(&request);
         let message = Message::new(TrafficClass::Client, Kind::Namespace.to_u16(), front, Bytes::new());
         self.connection.call(message, WAIT)

@@ -7,14 +7,14 @@
 use super::control::Control;
 use super::power::PowerFile;
 use super::resolve;
-use super::rhythm::{Rhythm, Signs, Step};
+use super::rhythm::{self, Rhythm, Signs, Step};
 use super::shared::{AskError, Shared, ask_on};
 use messenger::{
     CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, RuntimeError, Service, Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Time for the monitor to answer; the next heartbeat follows all the same.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How often it is asked how fast the others sync, while this OSD's disk is slow.
+const COMPARE_EVERY: Duration = Duration::from_secs(2);
 /// Pause before the monitor is told again that this OSD leaves.
 const RETELL_AFTER: Duration = Duration::from_millis(500);
 
@@ -35,7 +37,14 @@ pub(super) fn start(shared: &Arc<Shared>, cluster: ClusterId, power: Arc<PowerFi
     let runtime = Runtime::start(config)?;
     let shared = Arc::clone(shared);
     runtime.handle().spawn_on(0, move |worker| async move {
-        let heart = Rc::new(Heart { worker: worker.clone(), shared, cluster, power, connection: RefCell::new(None) });
+        let heart = Rc::new(Heart {
+            worker: worker.clone(),
+            shared,
+            cluster,
+            power,
+            connection: RefCell::default(),
+            lags: Cell::default(),
+        });
         worker.set_local(Rc::clone(&heart));
         heart.run().await;
     });
@@ -48,6 +57,8 @@ struct Heart {
     cluster: ClusterId,
     power: Arc<PowerFile>,
     connection: RefCell<Option<Connection>>,
+    /// Whether its disk lags, as it was last asked, and when.
+    lags: Cell<Option<(Instant, bool)>>,
 }
 
 impl Heart {
@@ -75,11 +86,7 @@ impl Heart {
             if self.connection.borrow().is_none() {
                 self.connect();
             }
-            let signs = Signs {
-                silence: self.shared.silence(),
-                sync_stall: self.shared.sync_stall(),
-                spare: self.shared.is_spare(),
-            };
+            let signs = self.signs();
             match rhythm.step(Instant::now(), signs, left) {
                 Step::Beat => behind = self.beat(behind).await,
                 Step::Leave => left = self.leave(&signs).await,
@@ -92,6 +99,36 @@ impl Heart {
             }
             self.worker.sleep(self.shared.config.heartbeat_interval).await;
         }
+    }
+
+    /// What is seen now. How fast the others sync is asked only while this OSD's disk is slow and it could leave, and beside
+    /// the heartbeats.
+    fn signs(self: &Rc<Self>) -> Signs {
+        let shared = &self.shared;
+        let (slow_for, spare) = (shared.slow_for(), shared.is_spare());
+        if slow_for.is_zero() {
+            self.lags.set(None);
+        } else if spare && !shared.away.load(Ordering::Acquire) {
+            self.compare();
+        }
+        let lags = self.lags.get().is_some_and(|(_, lags)| lags);
+        Signs { silence: shared.silence(), sync_stall: shared.sync_stall(), slow_for, lags, spare }
+    }
+
+    /// Asks whether this OSD takes much longer for its syncs than others do. Not, as long as nobody says so.
+    fn compare(self: &Rc<Self>) {
+        let now = Instant::now();
+        if self.lags.get().is_some_and(|(asked, _)| now.duration_since(asked) < COMPARE_EVERY) {
+            return;
+        }
+        self.lags.set(Some((now, false)));
+        let heart = Rc::clone(self);
+        self.worker.spawn(async move {
+            let Ok(MonitorReply::Status(status)) = heart.ask(&MonitorRequest::Status).await else { return };
+            let mine = heart.shared.report().sync_ms;
+            let others = status.osds.iter().filter(|osd| osd.up && osd.id != heart.shared.config.id);
+            heart.lags.set(Some((now, rhythm::lags(mine, others.map(|osd| osd.report.sync_ms)))));
+        });
     }
 
     /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know then.
@@ -119,9 +156,10 @@ impl Heart {
     async fn leave(&self, signs: &Signs) -> bool {
         let osd = self.shared.config.id;
         self.shared.away.store(true, Ordering::Release);
-        let Signs { silence, sync_stall, .. } = signs;
+        let Signs { silence, sync_stall, slow_for, .. } = signs;
         tracing::error!(
-            %osd, ?silence, ?sync_stall, "a core stands still, its disk is slow: this osd leaves until it moves again"
+            %osd, ?silence, ?sync_stall, ?slow_for,
+            "a core stands still, or its disk is slow: this osd leaves until it moves again"
         );
         matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)))
     }

@@ -2,12 +2,19 @@
 //!
 //! Contract: a core that stands still (a disk that takes seconds for a write holds its thread) takes the OSD out of the
 //! cluster after [`STUCK_MAX`], if the others can go on without it: then clients wait for that long and no longer. A sync
-//! that does not end, for which only fsyncs wait at first, does so after [`SYNC_STUCK_MAX`]. It
-//! returns by itself once all its cores have moved for a while, longer each time, so that a disk that is slow again and
-//! again is not in again and again. If the others cannot go on, nothing is won by leaving, and it stays until it is
-//! dead for all purposes ([`SILENCE_MAX`]). A process that stood still as a whole (SIGSTOP, a machine without time for
-//! it) blames no disk.
+//! that does not end, for which only fsyncs wait at first, does so after [`SYNC_STUCK_MAX`], and a disk whose syncs end,
+//! but late, after twice the grace. It returns by itself once all its cores have moved for a while, longer each time, so
+//! that a disk that is slow again and again is not in again and again. If the others cannot go on, nothing is won by
+//! leaving, and it stays until it is dead for all purposes ([`SILENCE_MAX`]). A process that stood still as a whole
+//! (SIGSTOP, a machine without time for it) blames no disk.
+//!
+//! **Late syncs.** A disk that takes seconds for every sync never stands still for long, and would hold up every fsync
+//! for ever. One late sync says little: the next must be late too, or it must last for the grace once more. Nor does its
+//! length alone, for a disk that is well is busy for seconds with what was written in seconds: a sync may take longer by
+//! what it has to do ([`allowed`]). And what load explains, be it that of somebody else on the same disk, the others
+//! have as well: an OSD leaves only if most of them sync at least twice as fast ([`lags`]).
 
+use ec_store::core::SyncSeen;
 use std::time::{Duration, Instant};
 
 /// A core without a sign of life for so long is stuck: the grace that a silent OSD has.
@@ -15,6 +22,16 @@ const STUCK_MAX: Duration = Duration::from_secs(2);
 /// A disk that has not ended the sync of a single file for so long is stuck. Longer: one that is only busy writes back in a
 /// sync what it took in seconds.
 const SYNC_STUCK_MAX: Duration = Duration::from_secs(5);
+/// What a disk that is well writes at least, in bytes per second, when it is told to sync.
+const SYNC_RATE: u64 = 64 << 20;
+/// What it takes at most for one more file: several seeks, and a commit of the file system.
+const SYNC_FILE: Duration = Duration::from_millis(100);
+/// Two slow syncs that took longer than this from begin to end had something between them.
+const ROW_MAX: Duration = Duration::from_secs(20);
+/// Slow syncs that ended so long ago say nothing of now. Longer than between two heartbeats.
+const ROW_FRESH: Duration = Duration::from_secs(3);
+/// What others are told of syncs goes so far back.
+const LATE: Duration = Duration::from_secs(10);
 /// A core silent for so long takes its OSD down whether the others can go on or not. Long, since its PGs then wait.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Steps further apart than this mean that this process stood still; then cores get [`STUCK_MAX`] anew.
@@ -48,6 +65,10 @@ pub(super) struct Signs {
     pub silence: Duration,
     /// For how long the disk has not ended a sync, though asked to.
     pub sync_stall: Duration,
+    /// See [`slow_for`]: the greatest of all cores.
+    pub slow_for: Duration,
+    /// See [`lags`]. Counts only with `slow_for`.
+    pub lags: bool,
     /// Can every PG of this OSD go on without it?
     pub spare: bool,
 }
@@ -57,10 +78,52 @@ impl Signs {
         self.silence > STUCK_MAX || self.sync_stall > SYNC_STUCK_MAX
     }
 
+    fn are_of_a_slow_disk(self) -> bool {
+        !self.slow_for.is_zero()
+    }
+
     /// What of them fell into the last `running`.
     fn within(self, running: Duration) -> Signs {
-        Signs { silence: self.silence.min(running), sync_stall: self.sync_stall.min(running), ..self }
+        let slow_for = if self.slow_for < running { self.slow_for } else { Duration::ZERO };
+        Signs { silence: self.silence.min(running), sync_stall: self.sync_stall.min(running), slow_for, ..self }
     }
+}
+
+/// What a sync may take: the grace, and what its files and bytes explain.
+fn allowed(sync: &SyncSeen) -> Duration {
+    let files = u32::try_from(sync.files.saturating_sub(1)).unwrap_or(u32::MAX);
+    STUCK_MAX + SYNC_FILE.saturating_mul(files) + Duration::from_millis(sync.bytes.saturating_mul(1_000) / SYNC_RATE)
+}
+
+/// For how long the syncs of a core have been slow, given the last two: since the first began, if both took longer than
+/// is [`allowed`], or since the last did, if it took the grace once more. It need not have ended. Else zero.
+pub(super) fn slow_for(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Duration {
+    let [first, Some(last)] = syncs else { return Duration::ZERO };
+    let is_fresh = last.ended.is_none_or(|at| now.saturating_duration_since(at) <= ROW_FRESH);
+    let late_by = |sync: &SyncSeen| sync.took(now).checked_sub(allowed(sync)).filter(|late| !late.is_zero());
+    let Some(late) = late_by(last).filter(|_| is_fresh) else { return Duration::ZERO };
+    let since = |sync: &SyncSeen| now.saturating_duration_since(sync.began);
+    match first.filter(|first| late_by(first).is_some() && since(first) <= ROW_MAX) {
+        Some(first) => since(&first),
+        None if late > STUCK_MAX => since(last),
+        None => Duration::ZERO,
+    }
+}
+
+/// The longest of a core's last two syncs, if it is not long ago.
+pub(super) fn longest_of_late(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Duration {
+    let of_late = |sync: &&SyncSeen| sync.ended.is_none_or(|at| now.saturating_duration_since(at) <= LATE);
+    syncs.iter().flatten().filter(of_late).map(|sync| sync.took(now)).max().unwrap_or_default()
+}
+
+/// Do most of the others sync at least twice as fast? Given the longest sync of late of each; 0: none, so it says nothing.
+pub(super) fn lags(mine_ms: u64, others_ms: impl Iterator<Item = u64>) -> bool {
+    let (mut others, mut faster) = (0, 0);
+    for other_ms in others_ms.filter(|other_ms| *other_ms > 0) {
+        others += 1;
+        faster += usize::from(other_ms <= mine_ms / 2);
+    }
+    faster * 2 > others
 }
 
 /// See the module.
@@ -89,7 +152,7 @@ impl Rhythm {
         self.last_step = now;
         let running = self.went_on.map_or(Duration::MAX, |at| now.duration_since(at));
         if let Some(moving_since) = &mut self.away {
-            if signs.are_of_a_stuck_core() {
+            if signs.are_of_a_stuck_core() || signs.are_of_a_slow_disk() {
                 *moving_since = now;
             }
             let rest = REST * (1 << self.doublings.min(REST_DOUBLINGS_MAX));
@@ -102,7 +165,8 @@ impl Rhythm {
         if self.returned.is_some_and(|at| now.duration_since(at) > WELL_AFTER) {
             (self.returned, self.doublings) = (None, 0);
         }
-        match signs.within(running).are_of_a_stuck_core() {
+        let recent = signs.within(running);
+        match recent.are_of_a_stuck_core() || recent.are_of_a_slow_disk() && signs.lags {
             true if signs.spare => {
                 self.away = Some(now);
                 Step::Leave
@@ -118,13 +182,30 @@ mod tests {
     use super::*;
 
     const EVERY: Duration = Duration::from_millis(500);
+    const WELL: Signs = Signs {
+        silence: Duration::ZERO,
+        sync_stall: Duration::ZERO,
+        slow_for: Duration::ZERO,
+        lags: false,
+        spare: true,
+    };
 
     fn silent(millis: u64, spare: bool) -> Signs {
-        Signs { silence: Duration::from_millis(millis), sync_stall: Duration::ZERO, spare }
+        Signs { silence: Duration::from_millis(millis), spare, ..WELL }
     }
 
     fn syncing(millis: u64) -> Signs {
-        Signs { silence: Duration::ZERO, sync_stall: Duration::from_millis(millis), spare: true }
+        Signs { sync_stall: Duration::from_millis(millis), ..WELL }
+    }
+
+    fn slow(millis: u64) -> Signs {
+        Signs { slow_for: Duration::from_millis(millis), lags: true, ..WELL }
+    }
+
+    /// Two syncs of a core, each as (began, ended), in milliseconds.
+    fn syncs(begin: Instant, times: [(u64, Option<u64>); 2], files: usize, bytes: u64) -> [Option<SyncSeen>; 2] {
+        let at = |millis| begin + Duration::from_millis(millis);
+        times.map(|(began, ended)| Some(SyncSeen { began: at(began), ended: ended.map(at), files, bytes }))
     }
 
     /// Steps twice a second; silence as given for each.
@@ -220,5 +301,78 @@ mod tests {
         assert_eq!(rhythm.step(now, syncing(8_000), false), Step::Beat);
         now += EVERY;
         assert_eq!(rhythm.step(now, syncing(8_500), false), Step::Beat);
+    }
+    #[test]
+    fn two_slow_syncs_in_a_row_are_of_a_slow_disk() {
+        let begin = Instant::now();
+        let slow_at = |millis: u64, times| {
+            let now = begin + Duration::from_millis(millis);
+            slow_for(&syncs(begin, times, 1, 1 << 20), now).as_millis()
+        };
+        assert_eq!(slow_at(6_100, [(0, Some(3_000)), (3_050, Some(6_050))]), 6_100);
+        assert_eq!(slow_at(5_200, [(0, Some(3_000)), (3_050, None)]), 5_200, "the second need not end");
+        assert_eq!(slow_at(5_000, [(0, Some(3_000)), (3_050, None)]), 0, "not slow yet");
+        assert_eq!(slow_at(3_200, [(0, Some(3_000)), (3_050, Some(3_100))]), 0, "one slow sync says nothing");
+        assert_eq!(slow_at(5_900, [(0, Some(1_900)), (2_000, None)]), 0);
+        assert_eq!(slow_at(6_100, [(0, Some(1_900)), (2_000, None)]), 4_100, "as long as two");
+        assert_eq!(slow_at(9_100, [(0, Some(3_000)), (3_050, Some(6_050))]), 0, "over");
+        assert_eq!(slow_at(43_100, [(0, Some(3_000)), (40_000, Some(43_050))]), 0, "far apart");
+        assert_eq!(slow_for(&[None; 2], begin), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_a_sync_has_to_do_explains_its_length() {
+        let begin = Instant::now();
+        let now = begin + Duration::from_secs(8);
+        let both = |files, bytes| slow_for(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now);
+        assert!(!both(1, 0).is_zero());
+        assert!(!both(10, 32 << 20).is_zero(), "a little more");
+        assert!(both(1, 200 << 20).is_zero(), "a disk that is busy with what was written in seconds");
+        assert!(both(100, 0).is_zero(), "a trim");
+        assert!(both(usize::MAX, u64::MAX).is_zero());
+    }
+
+    #[test]
+    fn what_is_told_of_syncs_is_of_late() {
+        let begin = Instant::now();
+        let seen = syncs(begin, [(0, Some(3_000)), (3_050, Some(3_150))], 1, 0);
+        let longest = |seconds| longest_of_late(&seen, begin + Duration::from_secs(seconds)).as_millis();
+        assert_eq!([longest(4), longest(13), longest(14)], [3_000, 3_000, 0]);
+        assert_eq!(longest_of_late(&[None; 2], begin), Duration::ZERO);
+    }
+
+    #[test]
+    fn only_one_that_is_slower_than_most_lags() {
+        let lags = |mine, others: &[u64]| super::lags(mine, others.iter().copied());
+        assert!(lags(3_000, &[20, 1]) && lags(3_000, &[20, 2_900, 100]));
+        assert!(!lags(3_000, &[2_500, 2_900, 0, 0, 0]), "those that have nothing to sync do not count");
+        assert!(!lags(3_000, &[2_500, 20]), "not most");
+        assert!(!lags(3_000, &[2_500, 2_900]), "a disk for all");
+        assert!(!lags(3_000, &[]), "nobody to compare with");
+    }
+
+    #[test]
+    fn a_slow_disk_takes_its_osd_out_if_it_lags() {
+        let mut now = Instant::now();
+        let mut rhythm = Rhythm::new(now);
+        let mut step = |signs, left| {
+            now += EVERY;
+            rhythm.step(now, signs, left)
+        };
+        assert_eq!(step(Signs { lags: false, ..slow(6_000) }, false), Step::Beat, "all are slow");
+        assert_eq!(step(Signs { spare: false, ..slow(6_000) }, false), Step::Beat, "the others need it");
+        assert_eq!(step(slow(6_000), false), Step::Leave);
+        // away: nobody is asked any more how fast the others are
+        assert_eq!(step(Signs { lags: false, ..slow(7_000) }, true), Step::Away);
+        let mut steps = vec![];
+        for _ in 0..5 {
+            steps.push(step(WELL, true));
+        }
+        assert_eq!(steps, [Step::Away, Step::Away, Step::Away, Step::Return, Step::Beat]);
+        // a process that stood still in the middle of both syncs
+        now += Duration::from_secs(4);
+        assert_eq!(rhythm.step(now, slow(8_000), false), Step::Beat);
+        now += EVERY;
+        assert_eq!(rhythm.step(now, slow(8_500), false), Step::Beat);
     }
 }

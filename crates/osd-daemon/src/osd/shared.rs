@@ -3,11 +3,12 @@
 //! Contract: touched when maps change and heartbeats leave, not by reads and writes.
 
 use super::power::Losses;
+use super::rhythm;
 use super::scrub::Board;
 use super::{OsdConfig, StoreConfig};
 use bytes::Bytes;
 use cluster::ClusterMap;
-use ec_store::core::CoreStats;
+use ec_store::core::{CoreStats, SyncSeen};
 use ec_store::disk;
 use ec_store::medium::{Medium as _, Memory};
 use ec_store::space::DiskUse;
@@ -38,6 +39,8 @@ pub(super) struct Pulse {
     pub at: Instant,
     /// For how long the disk has not ended a sync, though asked to.
     pub sync_stall: Duration,
+    /// The last two syncs, the older one first.
+    pub syncs: [Option<SyncSeen>; 2],
     pub stats: CoreStats,
     /// Bytes that the disk still takes.
     pub free_bytes: u64,
@@ -209,6 +212,12 @@ impl Shared {
         self.pulses.lock().iter().flatten().map(|pulse| pulse.sync_stall).max().unwrap_or_default()
     }
 
+    /// For how long the syncs of some core have been too slow for what they had to do.
+    pub fn slow_for(&self) -> Duration {
+        let slow_for = |pulse: &Pulse| rhythm::slow_for(&pulse.syncs, pulse.at);
+        self.pulses.lock().iter().flatten().map(slow_for).max().unwrap_or_default()
+    }
+
     /// Can every PG of this OSD go on without it, as the map has it?
     pub fn is_spare(&self) -> bool {
         let Some(map) = self.map() else { return false };
@@ -241,6 +250,9 @@ impl Shared {
         };
         let pulses = self.pulses.lock();
         report.free_bytes = pulses.iter().flatten().map(|pulse| pulse.free_bytes).min().unwrap_or(space.free_bytes);
+        let longest = |pulse: &Pulse| rhythm::longest_of_late(&pulse.syncs, pulse.at);
+        let longest = pulses.iter().flatten().map(longest).max().unwrap_or_default();
+        report.sync_ms = longest.as_micros().div_ceil(1_000) as u64;
         for stats in pulses.iter().flatten().map(|pulse| &pulse.stats) {
             report.journal_bytes += stats.journal_bytes;
             report.journal_records += stats.journal_records;

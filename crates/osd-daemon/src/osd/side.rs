@@ -187,8 +187,8 @@ impl Side {
     fn beat(&self) {
         let (stats, free_bytes) = (self.core.stats(), self.core.free_bytes());
         let poison = self.failed.borrow().clone().or_else(|| self.core.poison());
-        let (at, sync_stall) = (Instant::now(), self.core.sync_stall());
-        self.shared.set_pulse(self.worker.index(), Pulse { at, sync_stall, stats, free_bytes, poison });
+        let (at, sync_stall, syncs) = (Instant::now(), self.core.sync_stall(), self.core.last_syncs());
+        self.shared.set_pulse(self.worker.index(), Pulse { at, sync_stall, syncs, stats, free_bytes, poison });
     }
 
     async fn repairs(self: Rc<Self>) {

@@ -78,7 +78,8 @@ pub fn damped(snapshot: &Snapshot, threshold: Duration, damper: &mut Damper) -> 
             continue;
         }
         if let Some(worker) = least_loaded(&expected, connection) {
-            expected[worker.0] += connection.bytes / (count as u64 + 1);
+            let share = connection.bytes / (count as u64 + 1);
+            expected[worker.0] = expected[worker.0].saturating_add(share);
             moves.push(Move { connection: connection.id, change: Change::Add(worker) });
         }
     }

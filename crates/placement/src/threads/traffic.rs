@@ -14,7 +14,7 @@ pub fn traffic_aware(snapshot: &Snapshot) -> Vec<Move> {
     let mut placed: Vec<(u64, usize, u64)> = Vec::new();
     for connection in &snapshot.connections {
         let Some(worker) = connection.workers.first().filter(|worker| worker.0 < workers) else { continue };
-        traffic[worker.0] += connection.bytes;
+        traffic[worker.0] = traffic[worker.0].saturating_add(connection.bytes);
         placed.push((connection.id, worker.0, connection.bytes));
     }
     let mut moves: Vec<Move> = Vec::new();

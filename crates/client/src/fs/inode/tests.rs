@@ -272,3 +272,27 @@ fn only_what_nobody_misses_is_forgotten() {
     state.recalled(Some(None));
     assert!(state.is_forgettable());
 }
+
+#[test]
+fn pages_that_requests_have_locked_are_left_out_of_a_drop() {
+    let mut state = leased(LeaseMode::Read, 100);
+    assert_eq!(state.unlocked_parts(), [crate::fs::WHOLE_FILE]);
+    for pages in [40..50, 10..20, 0..5, 15..30, 10..20] {
+        state.pages_locked(pages);
+    }
+    assert_eq!(state.unlocked_parts(), [5..10, 30..40, 50..u64::MAX]);
+    state.pages_unlocked(&(10..20));
+    state.pages_unlocked(&(0..5));
+    assert_eq!(state.unlocked_parts(), [0..10, 30..40, 50..u64::MAX], "one of two is left");
+}
+
+#[test]
+fn an_expired_session_has_the_next_open_drop_what_is_cached() {
+    let mut state = leased(LeaseMode::Read, 100);
+    state.opened();
+    assert!(state.opened(), "cached");
+    assert!(state.expired(), "there may be pages");
+    assert!(!state.opened());
+    state.fenced();
+    assert!(!state.expired(), "no lease, no pages");
+}
