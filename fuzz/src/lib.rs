@@ -1,7 +1,8 @@
 //! What the fuzz targets share: inputs read as numbers, edits of valid bytes, a scratch directory in memory.
 //!
 //! A target is one function of bytes that must not panic, and must hold what its first lines say. Formats with checksums
-//! are reached in two ways: raw bytes, and valid bytes with a few edits, which must either be refused or change nothing.
+//! are reached in three ways: raw bytes; valid bytes with a few edits, which must either be refused or change nothing; and
+//! edited bytes with their checksums computed anew ([`seal`]), which say something else, or must be refused for that.
 //! `targets/canary.rs` has a planted fault, so that a run that finds nothing has shown that it could have.
 #![forbid(unsafe_code)]
 
@@ -51,7 +52,8 @@ impl<'a> Input<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// Edits `bytes` as the rest of the input says: changes bytes, cuts the end off, adds to it.
+    /// Edits `bytes` as the rest of the input says: changes bytes, puts numbers near the front, where headers are, cuts the
+    /// end off, adds to it.
     pub fn edit(&mut self, bytes: &mut Vec<u8>) {
         while !self.is_empty() {
             match self.byte() % 8 {
@@ -61,12 +63,26 @@ impl<'a> Input<'a> {
                     bytes.extend_from_slice(self.bytes(count));
                 }
                 _ if bytes.is_empty() => {}
+                2 => {
+                    let at = (usize::from(self.byte()) * 4) % bytes.len();
+                    let number = self.u64().to_le_bytes();
+                    bytes[at..].iter_mut().zip(number).for_each(|(byte, new)| *byte = new);
+                }
                 _ => {
                     let at = usize::from(self.u16()) % bytes.len();
                     bytes[at] ^= self.byte();
                 }
             }
         }
+    }
+}
+
+/// Puts the CRC32C of the bytes before `at` there, little-endian, if there are so many.
+pub fn seal(bytes: &mut [u8], at: usize) {
+    if let Some((sealed, rest)) = bytes.split_at_mut_checked(at)
+        && let Some(crc) = rest.first_chunk_mut::<4>()
+    {
+        *crc = crc32c::crc32c(sealed).to_le_bytes();
     }
 }
 

@@ -1,32 +1,81 @@
-//! Every control message: the first byte says which; what is decoded means the same when encoded again.
+//! Every control message: the first byte says which; what is decoded means the same when encoded again, and can be used
+//! as its receiver uses it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::{monitor, namespace, recovery, shard};
+use messenger::histogram::Times;
+use messenger::{HistoryReport, Mapping, TelemetryReport};
+use osd_daemon::config::{Config, Settings};
+use protocol::admin::{AdminReply, AdminRequest};
+use protocol::{SessionId, monitor, namespace, recovery, scrub, shard};
 use serde::{Serialize, de::DeserializeOwned};
+use std::time::Duration;
 
-fn check<T: Serialize + DeserializeOwned>(front: &[u8]) {
-    let Ok(message) = protocol::decode::<T>("fuzzed", front) else { return };
+fn check<T: Serialize + DeserializeOwned>(front: &[u8]) -> Option<T> {
+    let message = protocol::decode::<T>("fuzzed", front).ok()?;
     let encoded = protocol::encode(&message);
     let again: T = protocol::decode("own", &encoded).expect("what was encoded can be decoded");
     assert_eq!(protocol::encode(&again), encoded);
+    Some(message)
+}
+
+/// What `trefoil` makes of a daemon's or a client's report.
+fn show(report: &TelemetryReport) {
+    let _ = report.total();
+    let _ = report.since(&TelemetryReport { elapsed_ns: report.elapsed_ns / 2, ..report.clone() });
+    let mut all = Times::default();
+    for operation in &report.operations {
+        all.merge(&operation.times.since(&Times::default()));
+        let _ = (all.mean_ns(), all.quantile_ns(0.5), all.below(Times::BITS_MAX));
+    }
+    for listener in &report.listeners {
+        for mapping in [Mapping::TrafficAware, Mapping::Lcam] {
+            let _ = listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
+        }
+    }
+}
+
+/// What a daemon makes of a setting that an operator changes.
+fn set(key: &str, value: &str) {
+    if let Ok(settings) = Settings::from_words(key, value) {
+        let _ = settings.words();
+        let _ = Config::new(settings);
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, front)) = bytes.split_first() else { return };
-    match which % 13 {
-        0 => check::<monitor::MonitorRequest>(front),
-        1 => check::<monitor::MonitorReply>(front),
-        2 => check::<monitor::MapUpdate>(front),
-        3 => check::<monitor::OsdReport>(front),
-        4 => check::<monitor::ResolveRequest>(front),
-        5 => check::<monitor::ResolveReply>(front),
-        6 => check::<monitor::ClusterStatus>(front),
-        7 => check::<recovery::RecoveryRequest>(front),
-        8 => check::<recovery::RecoveryReply>(front),
-        9 => check::<namespace::Request>(front),
-        10 => check::<namespace::Reply>(front),
-        11 => check::<namespace::Recall>(front),
-        _ => check::<shard::ExtentsReply>(front),
+    match which % 22 {
+        0 => drop(check::<monitor::MonitorRequest>(front)),
+        1 => drop(check::<monitor::MonitorReply>(front)),
+        2 => drop(check::<monitor::MapUpdate>(front)),
+        3 => drop(check::<monitor::OsdReport>(front)),
+        4 => drop(check::<monitor::ResolveRequest>(front)),
+        5 => drop(check::<monitor::ResolveReply>(front)),
+        6 => drop(check::<monitor::ClusterStatus>(front)),
+        7 => drop(check::<recovery::RecoveryRequest>(front)),
+        8 => drop(check::<recovery::RecoveryReply>(front)),
+        9 => drop(check::<namespace::Request>(front)),
+        10 => drop(check::<namespace::Reply>(front)),
+        11 => drop(check::<namespace::Recall>(front)),
+        12 => drop(check::<shard::ExtentsReply>(front)),
+        13 => drop(check::<namespace::Answer>(front)),
+        14 => drop(check::<AdminReply>(front)),
+        15 => drop(check::<scrub::ScrubRequest>(front)),
+        16 => drop(check::<scrub::ScrubReply>(front)),
+        17 => drop(check::<HistoryReport>(front)),
+        18 => drop(check::<SessionId>(front)),
+        19 => check::<TelemetryReport>(front).iter().for_each(show),
+        20 => {
+            if let Some(AdminRequest::SetConfig { key, value }) = check(front) {
+                set(&key, &value);
+            }
+        }
+        // Few guesses are the name of a setting.
+        _ => {
+            if let Some((key, value)) = front.split_first() {
+                set(Settings::KEYS[usize::from(*key) % Settings::KEYS.len()], &String::from_utf8_lossy(value));
+            }
+        }
     }
 });

@@ -1,25 +1,88 @@
-//! Edited records of the metadata store: opening, asking and changing end in an answer or an error, never in a panic.
+//! Edited records of the metadata store, and any requests of a session after them: opening, asking and changing end in an
+//! answer or an error, never in a panic.
 #![no_main]
 
 use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
 use metadata::store::Batch;
-use metadata::{MemoryStore, Namespace, Store};
-use protocol::namespace::{Caller, FileKind, NamespaceOp, SetAttr, Timestamp};
-use protocol::{Gfid, PoolId};
+use metadata::{MemoryStore, Namespace, Service, ServiceConfig, SessionView, Store, StoreError};
+use protocol::namespace::{Caller, FileKind, LeaseMode, NamespaceOp, Request, SetAttr, Timestamp};
+use protocol::{ClusterId, Epoch, Gfid, PoolId, SessionId};
+use std::cell::OnceCell;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 const NOW: Timestamp = Timestamp { secs: 7, nanos: 1 };
+const CALLER: Caller = Caller { uid: 1, gid: 1, now: NOW };
+const LIVE: SessionId = SessionId::new(1);
+const OTHER: SessionId = SessionId::new(2);
+/// After any grace period.
+const LATER: Duration = Duration::from_secs(60);
 
-fn create(name: &[u8], kind: FileKind) -> NamespaceOp {
+thread_local! {
+    static RECORDS: OnceCell<Vec<(Vec<u8>, Vec<u8>)>> = const { OnceCell::new() };
+}
+
+fn create(name: &[u8], kind: FileKind, open: Option<LeaseMode>) -> NamespaceOp {
     let target = if kind == FileKind::Symlink { b"where".to_vec() } else { Vec::new() };
     let (parent, pool) = (Gfid::ROOT, PoolId::new(3));
-    NamespaceOp::Create { parent, name: name.to_vec(), kind, mode: 0o640, rdev: 0, target, pool, open: None }
+    NamespaceOp::Create { parent, name: name.to_vec(), kind, mode: 0o640, rdev: 0, target, pool, open }
+}
+
+fn unlink(name: &[u8]) -> NamespaceOp {
+    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.to_vec() }
+}
+
+fn view(live: &[SessionId]) -> SessionView {
+    SessionView {
+        live: live.iter().copied().collect(),
+        epoch: Epoch::new(3),
+        last: SessionId::new(9),
+        ..Default::default()
+    }
+}
+
+/// Records of every kind, as a service leaves them.
+fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let store = MemoryStore::default();
+    let works = "a store in memory works";
+    let mut service = Service::open(store.clone(), ServiceConfig::default(), NOW).expect("an empty store");
+    service.bind_cluster(ClusterId::new(5)).expect(works);
+    service.sessions_changed(Duration::ZERO, view(&[LIVE, OTHER])).expect(works);
+    let (name, value, write) = (b"user.a".to_vec(), b"b".to_vec(), Some(LeaseMode::Write));
+    let ops = [
+        (LIVE, create(b"file", FileKind::Regular, write)),
+        (LIVE, create(b"dir", FileKind::Directory, None)),
+        (LIVE, create(b"link", FileKind::Symlink, None)),
+        (LIVE, NamespaceOp::SetXattr { gfid: Gfid::ROOT, name, value, create: None }),
+        (LIVE, NamespaceOp::BlobRoot { pool: PoolId::new(3) }),
+        (LIVE, create(b"orphan", FileKind::Regular, write)),
+        (LIVE, unlink(b"orphan")),
+        (LIVE, create(b"gone", FileKind::Regular, None)),
+        (LIVE, unlink(b"gone")),
+        (OTHER, create(b"half", FileKind::Regular, write)),
+    ];
+    for (number, (session, op)) in (1..).zip(ops) {
+        let request = Request { session, number, answered: 0, epoch: Epoch::default(), caller: CALLER, op };
+        service.submit(Duration::ZERO, number, request).expect(works);
+    }
+    // The size of what the other was writing is to be recovered.
+    service.sessions_changed(Duration::ZERO, view(&[LIVE])).expect(works);
+    service.finish_turn().expect(works);
+    let mut pairs = Vec::new();
+    let visited = store.scan(&[], &[u8::MAX], &mut |key, value| {
+        pairs.push((key.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    });
+    visited.expect(works);
+    for kind in b"dixposwbrcm" {
+        assert!(pairs.iter().any(|(key, _)| key.first() == Some(kind)), "no record of kind {}", char::from(*kind));
+    }
+    pairs
 }
 
 /// Asks and changes what a client could; answers do not matter, panics do.
 fn exercise(namespace: &mut Namespace<MemoryStore>) {
-    let caller = Caller { uid: 1, gid: 1, now: NOW };
     let _ = namespace.verify();
     let _ = namespace.retained();
     let _ = namespace.orphans();
@@ -29,49 +92,66 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
     let ops = [
         NamespaceOp::Lookup { parent, name: b"file".to_vec() },
         NamespaceOp::ReadDir { gfid: parent, after: Vec::new(), limit: 16 },
-        create(b"new", FileKind::Regular),
+        NamespaceOp::ListXattr { gfid: parent },
+        NamespaceOp::GetXattr { gfid: parent, name: b"user.a".to_vec() },
+        create(b"new", FileKind::Regular, None),
         NamespaceOp::SetAttr { gfid: parent, set: SetAttr { mode: Some(0o700), ..SetAttr::default() } },
-        NamespaceOp::Unlink { parent, name: b"file".to_vec() },
+        unlink(b"file"),
         NamespaceOp::Rmdir { parent, name: b"dir".to_vec() },
         NamespaceOp::StatFs,
     ];
     for op in ops {
-        let _ = namespace.execute(&caller, &|_| false, &op);
+        let _ = namespace.execute(&CALLER, &|_| false, &op);
     }
     let _ = namespace.commit();
 }
 
+/// A restart of the service, and the requests that `front` holds one after the other.
+fn serve(store: MemoryStore, grace: bool, mut front: &[u8]) -> Result<(), StoreError> {
+    let mut service = Service::open(store, ServiceConfig::default(), NOW)?;
+    service.bind_cluster(ClusterId::new(5))?;
+    service.sessions_changed(Duration::ZERO, view(&[LIVE]))?;
+    let mut now = Duration::ZERO;
+    if !grace {
+        now = LATER;
+        service.tick(now)?;
+    }
+    let mut token = 0;
+    while let Ok((request, rest)) = postcard::take_from_bytes::<Request>(front) {
+        (front, token) = (rest, token + 1);
+        service.submit(now, token, request)?;
+        service.finish_turn()?;
+    }
+    service.tick(now + LATER)?;
+    service.sessions_changed(now + LATER, view(&[]))?;
+    service.finish_turn()?;
+    service.purge_next(8)?;
+    Ok(())
+}
+
 fuzz_target!(|bytes: &[u8]| {
-    let mut store = MemoryStore::default();
-    {
-        let mut namespace = Namespace::open(store.clone(), NOW).expect("an empty store");
-        let caller = Caller { uid: 1, gid: 1, now: NOW };
-        let files = [(&b"file"[..], FileKind::Regular), (b"dir", FileKind::Directory), (b"link", FileKind::Symlink)];
-        for (name, kind) in files {
-            namespace.execute(&caller, &|_| false, &create(name, kind)).expect("a store in memory works");
+    RECORDS.with(|cell| {
+        let records = cell.get_or_init(records);
+        let mut batch: Batch = records.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+        let mut input = Input::new(bytes);
+        let mode = input.byte();
+        for _ in 0..mode % 4 {
+            let (key, value) = &records[usize::from(input.byte()) % records.len()];
+            let (mut key, mut value) = (key.clone(), value.clone());
+            let length = usize::from(input.byte());
+            let mut edits = Input::new(input.bytes(length));
+            // Every other time under a key of its own, beside the real one.
+            let part = if length % 2 == 0 { &mut value } else { &mut key };
+            edits.edit(part);
+            batch.insert(key, Some(value));
         }
-        namespace.commit().expect("a store in memory works");
-    }
-    let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    let visited = store.scan(&[], &[u8::MAX], &mut |key, value| {
-        pairs.push((key.to_vec(), value.to_vec()));
-        ControlFlow::Continue(())
+        let mut store = MemoryStore::default();
+        store.commit(batch).expect("a store in memory works");
+        if mode & 4 != 0 {
+            // An error of the store ends the service: what matters is that it is one.
+            let _ = serve(store, mode & 8 != 0, input.rest());
+        } else if let Ok(mut namespace) = Namespace::open(store, NOW) {
+            exercise(&mut namespace);
+        }
     });
-    visited.expect("a store in memory works");
-    let mut input = Input::new(bytes);
-    let mut batch = Batch::new();
-    for _ in 0..=input.byte() % 3 {
-        let (key, value) = &pairs[usize::from(input.byte()) % pairs.len()];
-        let (mut key, mut value) = (key.clone(), value.clone());
-        let length = usize::from(input.byte());
-        let mut edits = Input::new(input.bytes(length));
-        // Every other time under a key of its own, beside the real one.
-        let part = if length % 2 == 0 { &mut value } else { &mut key };
-        edits.edit(part);
-        batch.insert(key, Some(value));
-    }
-    store.commit(batch).expect("a store in memory works");
-    if let Ok(mut namespace) = Namespace::open(store, NOW) {
-        exercise(&mut namespace);
-    }
 });

@@ -11,8 +11,20 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The targets, one for each way in which bytes come from outside.
-pub const TARGETS: [&str; 10] =
-    ["frame", "handshake", "hot", "control", "map", "state", "journal", "fragment", "superblock", "namespace"];
+pub const TARGETS: [&str; 12] = [
+    "frame",
+    "handshake",
+    "hot",
+    "control",
+    "map",
+    "state",
+    "journal",
+    "replay",
+    "fragment",
+    "superblock",
+    "namespace",
+    "http",
+];
 /// A target with a planted fault.
 const CANARY: &str = "canary";
 /// What makes the compiler count edges and comparisons, as libFuzzer reads them.
@@ -28,7 +40,8 @@ const COVERAGE: [&str; 6] = [
 /// What to fuzz.
 #[derive(clap::Args)]
 pub struct FuzzArgs {
-    /// Only this target: frame, handshake, hot, control, map, state, journal, fragment, superblock, namespace
+    /// Only this target: frame, handshake, hot, control, map, state, journal, replay, fragment, superblock, namespace,
+    /// http
     target: Option<String>,
     /// For how long each, in seconds
     #[arg(long, default_value_t = 60)]

@@ -19,6 +19,8 @@
 //! U NAME                   its removal is durable
 //! ```
 
+mod read;
+
 use crate::error::{Context, Outcome, ensure, fail};
 use clap::{Args, Subcommand};
 use rustix::fs::OFlags;
@@ -38,7 +40,7 @@ const WRITE_PIECES_MAX: u64 = 32;
 /// The buffer of direct I/O stands at a multiple of this.
 const ALIGN_BYTES: usize = 4096;
 
-/// Writes or verifies.
+/// Writes, reads or verifies.
 #[derive(Subcommand)]
 pub enum StampTask {
     /// Writes until the stop file appears
@@ -51,6 +53,21 @@ pub enum StampTask {
         /// O_DIRECT
         #[arg(long)]
         direct: bool,
+    },
+    /// Reads files that do not change until the stop file appears
+    Read {
+        /// A directory on the file system under test
+        #[arg(long)]
+        dir: PathBuf,
+        /// What its files hold
+        #[arg(long)]
+        copies: PathBuf,
+        /// Grows by a byte with each read
+        #[arg(long)]
+        notes: PathBuf,
+        /// Ends when this file exists
+        #[arg(long)]
+        stop: PathBuf,
     },
     /// Checks everything against the manifest
     Verify {
@@ -89,6 +106,7 @@ pub struct Place {
 pub fn run(task: StampTask) -> Outcome {
     match task {
         StampTask::Write { place, stop, direct } => Writer::open(&place, direct)?.run(&stop),
+        StampTask::Read { dir, copies, notes, stop } => read::run(&dir, &copies, &notes, &stop),
         StampTask::Verify { place, syncs_min, fsynced_only } => verify(&place, syncs_min, fsynced_only),
     }
 }

@@ -210,6 +210,11 @@ impl Background {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// SIGKILL, and no more.
+    pub fn kill_unawaited(&mut self) -> Outcome {
+        self.child.kill().doing(|| "cannot kill a program")
+    }
+
     /// SIGKILL.
     pub fn kill(mut self) -> String {
         exec::kill_group(&mut self.child);
