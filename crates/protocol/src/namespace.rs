@@ -341,6 +341,23 @@ pub enum NamespaceOp {
 }
 
 impl NamespaceOp {
+    /// May a session ask this after another one that died with it unanswered? True for what changes no file: a lease that the
+    /// dead session was granted died with it.
+    pub const fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Lookup { .. }
+                | Self::GetAttr { .. }
+                | Self::Parent { .. }
+                | Self::ReadLink { .. }
+                | Self::ReadDir { .. }
+                | Self::Open { .. }
+                | Self::GetXattr { .. }
+                | Self::ListXattr { .. }
+                | Self::StatFs
+        )
+    }
+
     /// The directories in which the operation gives or takes names.
     pub fn changed_dirs(&self) -> impl Iterator<Item = Gfid> + use<> {
         let (first, second) = match self {

@@ -31,7 +31,7 @@ pub trait Backend: 'static {
     fn pool(&self) -> Result<PoolId>;
     /// Where the session stands now.
     fn moment(&self) -> Moment;
-    /// Waits until the session surely lives and has a map of this epoch.
+    /// Waits until the session, or one after it, surely lives and has a map of this epoch.
     fn usable(&self, epoch: Epoch) -> impl Future<Output = Result<()>>;
     /// Waits.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()>;
@@ -120,35 +120,35 @@ impl Backend for Cluster {
     }
 
     async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
-        self.io.read(file, offset, len).await
+        self.io.anew().read(file, offset, len).await
     }
 
     async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
-        self.io.write(file, offset, data, hint).await
+        self.io.anew().write(file, offset, data, hint).await
     }
 
     async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<()> {
-        self.io.punch(file, range, hint).await
+        self.io.anew().punch(file, range, hint).await
     }
 
     async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<()> {
-        self.io.truncate(file, new_size, old_size).await
+        self.io.anew().truncate(file, new_size, old_size).await
     }
 
     async fn sync(&self, file: FileRef) -> Result<()> {
-        self.io.sync(file).await
+        self.io.anew().sync(file).await
     }
 
     async fn sync_all(&self) -> Result<()> {
-        self.io.sync_all().await
+        self.io.anew().sync_all().await
     }
 
     async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
-        self.io.extents(file, range).await
+        self.io.anew().extents(file, range).await
     }
 
     async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {
-        self.io.allocated(file, size).await
+        self.io.anew().allocated(file, size).await
     }
 
     fn object_bytes(&self, pool: PoolId) -> Result<u64> {

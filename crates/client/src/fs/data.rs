@@ -10,9 +10,9 @@ use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use crate::objecter::{join_all, join_both};
 use bytes::Bytes;
-use protocol::Gfid;
 use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
+use protocol::{Epoch, Gfid};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -96,10 +96,15 @@ impl<B: Backend> LocalFs<B> {
             if len == 0 {
                 return Ok(Bytes::new());
             }
-            let data = self.backend.read(file, offset, len).await?;
-            debug_assert_eq!(data.len(), len);
-            if self.may_show(op.inode(), token).await? {
-                return Ok(data);
+            match self.backend.read(file, offset, len).await {
+                Ok(data) if self.may_show(op.inode(), token).await? => return Ok(data),
+                // The lease was another one, or the session is: under that it is read again.
+                Ok(_) => {}
+                Err(ClientError::Fenced(_)) => {
+                    drop(op);
+                    self.backend.usable(Epoch::default()).await?;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -165,6 +170,9 @@ impl<B: Backend> LocalFs<B> {
         self.close_locks(gfid, owner).await?;
         let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
         self.flush_attrs(&inode).await?;
+        if inode.with(|state| state.is_doubtful()) {
+            self.sync_data(&inode).await?;
+        }
         if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
     }
 

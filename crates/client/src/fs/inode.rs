@@ -121,6 +121,8 @@ pub struct InodeState {
     /// It has no `security.capability`, which the kernel asks for before every write.
     no_capability: bool,
     lost: bool,
+    /// A session died with the write lease: whether writes were lost that only the objecter knows of was not asked since.
+    doubtful: bool,
     last_used: u64,
     waiters: Vec<Waker>,
 }
@@ -156,6 +158,7 @@ impl InodeState {
             locked: Vec::new(),
             no_capability: false,
             lost: false,
+            doubtful: false,
             last_used: 0,
             waiters: Vec::new(),
         }
@@ -389,6 +392,7 @@ impl InodeState {
 
     /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
     pub fn fenced(&mut self) {
+        self.doubtful |= self.lease() == Some(LeaseMode::Write);
         self.lost |= self.dirty || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
         self.holder.fenced();
         self.dirty = false;
@@ -594,6 +598,16 @@ impl InodeState {
         self.lost = true;
     }
 
+    /// Has the objecter to be asked what a dead session lost?
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// It has been asked.
+    pub fn doubt_ended(&mut self) {
+        self.doubtful = false;
+    }
+
     /// See `mark_lost`.
     pub fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
@@ -629,7 +643,8 @@ impl InodeState {
 
     /// Nothing is known here that would be missed.
     pub fn is_forgettable(&self) -> bool {
-        self.opens == 0 && self.lease().is_none() && !self.holder.may_be_open() && !self.lost && self.is_quiet()
+        let tells_nothing = !self.lost && !self.doubtful;
+        self.opens == 0 && self.lease().is_none() && !self.holder.may_be_open() && tells_nothing && self.is_quiet()
     }
 
     fn is_quiet(&self) -> bool {

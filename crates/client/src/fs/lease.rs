@@ -4,7 +4,7 @@
 //! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
 
 use super::creating::Found;
-use super::errno::{ENOENT, ESTALE};
+use super::errno::{EIO, ENOENT, ESTALE};
 use super::inode::{Access, InodeState, Need, RecallStep};
 use super::table::{Asking, Entered, Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
@@ -33,13 +33,17 @@ pub(super) fn unexpected(what: &'static str, reply: &Reply) -> ClientError {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// Lets an operation into a file, with the lease that it needs.
+    /// Lets an operation into a file, with the lease that it needs. One on data is refused (EIO) where somebody goes on as
+    /// if he held a lock that went with a session.
     pub(super) async fn enter(&self, gfid: Gfid, need: Need, caller: Caller) -> Result<Op> {
         let inode = self.shared.table.get_or_insert(gfid);
         let mut first = false;
         loop {
             match inode.enter(need, first).await {
                 Entered::Inside(op) => match inode.with(|state| state.permits(need, self.backend.moment())) {
+                    Permit::Go if need.lease.is_some() && !need.open && self.shared.locks.are_lost(gfid) => {
+                        return Err(ClientError::Posix(EIO));
+                    }
                     Permit::Go => return Ok(op),
                     Permit::NotHeld => first = false,
                     Permit::Expired | Permit::OldMap(_) => {
@@ -241,17 +245,21 @@ impl<B: Backend> LocalFs<B> {
         .await
     }
 
-    /// Waits until the file's writes are stable (if this mount may have written it).
+    /// Waits until the file's writes are stable (if this mount may have written it), and learns what a dead session lost of
+    /// them.
     pub(super) async fn sync_data(&self, inode: &Inode) -> Result<()> {
         let (lease, file, mark) = inode.with(|state| (state.lease(), state.file(), state.sync_begins()));
-        if lease != Some(LeaseMode::Write) {
+        if lease != Some(LeaseMode::Write) && !inode.with(|state| state.is_doubtful()) {
             return Ok(());
         }
         match self.backend.sync(file).await {
             Err(ClientError::Lost) => inode.with(|state| state.mark_lost()),
             other => other?,
         }
-        inode.with(|state| state.synced(mark));
+        inode.with(|state| {
+            state.synced(mark);
+            state.doubt_ended();
+        });
         Ok(())
     }
 }

@@ -3,15 +3,20 @@
 //! Contract: what an owner may hold is known here before the service is asked for it, so that a close that has to tell
 //! the service does, and one that has not costs nothing. A wait ends when the lock is held, by an error, or when
 //! `given_up` says so; then the lock is not held.
+//!
+//! When the session dies its locks are another's to take, and a program that held one goes on as if it did. So its file can
+//! neither be read nor written on this mount (EIO) until whoever held the lock has closed it, as NFS has it.
 
+use super::errno::EIO;
 use super::{Backend, LocalFs, Result};
 use crate::error::ClientError;
 use messenger::sync::{ContentionMutex, LockTable};
 use metadata::locks::{Holder, RangeTable};
 use protocol::lock::{ByteRange, LockClaim, LockOp, LockOwner, RangeLock, WaitId};
 use protocol::namespace::{Caller, NamespaceOp, Reply};
-use protocol::{Gfid, SessionId};
+use protocol::{Epoch, Gfid, SessionId};
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const EINTR: i32 = 4;
 const EINPROGRESS: i32 = 115;
@@ -19,6 +24,8 @@ const EINPROGRESS: i32 = 115;
 /// What this mount's processes hold, or may hold.
 pub(super) struct OwnLocks {
     known: ContentionMutex<Known>,
+    /// How many of [`Known::lost`] there are.
+    lost: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -28,6 +35,10 @@ struct Known {
     /// Owners that have asked for a lock since they last closed the file.
     asked: HashSet<(Gfid, LockOwner)>,
     last_wait: u64,
+    /// Owners whose locks a dead session took with it, and who have not closed the file since.
+    lost: HashSet<(Gfid, LockOwner)>,
+    /// Sessions that died.
+    deaths: u64,
 }
 
 /// All owners here are of one session, so its id says nothing.
@@ -37,15 +48,38 @@ fn holder(owner: LockOwner) -> Holder {
 
 impl OwnLocks {
     pub(super) fn new(locks: &LockTable) -> Self {
-        Self { known: ContentionMutex::new(locks, "fs locks", Known::default()) }
+        Self { known: ContentionMutex::new(locks, "fs locks", Known::default()), lost: AtomicUsize::new(0) }
     }
 
-    fn asks(&self, gfid: Gfid, owner: LockOwner) {
-        self.known.lock().asked.insert((gfid, owner));
+    /// An owner asks for a lock, at once: the session of now is asked. Hand the number to `set`.
+    fn asks(&self, gfid: Gfid, owner: LockOwner) -> u64 {
+        let mut known = self.known.lock();
+        known.asked.insert((gfid, owner));
+        known.deaths
     }
 
-    fn set(&self, gfid: Gfid, owner: LockOwner, lock: RangeLock) {
-        self.known.lock().table.set(gfid, holder(owner), lock);
+    /// The service says that it is held; EIO if the session that asked died meanwhile.
+    fn set(&self, gfid: Gfid, owner: LockOwner, lock: RangeLock, deaths: u64) -> Result<()> {
+        let mut known = self.known.lock();
+        if known.deaths != deaths {
+            return Err(ClientError::Posix(EIO));
+        }
+        known.table.set(gfid, holder(owner), lock);
+        Ok(())
+    }
+
+    /// Has somebody who has the file open lost a lock on it?
+    pub(super) fn are_lost(&self, gfid: Gfid) -> bool {
+        self.lost.load(Ordering::Acquire) > 0 && self.known.lock().lost.iter().any(|(file, _)| *file == gfid)
+    }
+
+    /// Those that this holds for have closed the file.
+    fn closes_lost(&self, whose: impl Fn(Gfid, LockOwner) -> bool) {
+        if self.lost.load(Ordering::Acquire) > 0 {
+            let mut known = self.known.lock();
+            known.lost.retain(|&(gfid, owner)| !whose(gfid, owner));
+            self.lost.store(known.lost.len(), Ordering::Release);
+        }
     }
 
     fn clear(&self, gfid: Gfid, owner: LockOwner, range: ByteRange) {
@@ -88,8 +122,11 @@ impl OwnLocks {
     /// The session is dead, and its locks with it.
     pub(super) fn fenced(&self) {
         let mut known = self.known.lock();
-        known.table = RangeTable::default();
+        let held = std::mem::take(&mut known.table);
+        known.lost.extend(held.all().map(|(gfid, held)| (gfid, held.holder.owner)));
         known.asked.clear();
+        known.deaths += 1;
+        self.lost.store(known.lost.len(), Ordering::Release);
     }
 }
 
@@ -118,18 +155,17 @@ impl<B: Backend> LocalFs<B> {
     /// F_SETLK.
     ///
     /// # Errors
-    /// EAGAIN if another owner is in the way; ENOLCK.
+    /// EAGAIN if another owner is in the way; ENOLCK; EIO if it was lost at once with the session.
     pub async fn set_lock(&self, gfid: Gfid, owner: LockOwner, lock: RangeLock, caller: Caller) -> Result<()> {
-        self.shared.locks.asks(gfid, owner);
+        let deaths = self.shared.locks.asks(gfid, owner);
         self.lock_op(gfid, owner, LockOp::Set(lock), caller).await?;
-        self.shared.locks.set(gfid, owner, lock);
-        Ok(())
+        self.shared.locks.set(gfid, owner, lock, deaths)
     }
 
     /// F_SETLKW: waits in turn, until `given_up` (asked a few times a second).
     ///
     /// # Errors
-    /// EINTR if given up, EDEADLK, ENOLCK.
+    /// EINTR if given up, EDEADLK, ENOLCK; EIO if it was lost at once with the session.
     pub async fn wait_lock(
         &self,
         gfid: Gfid,
@@ -138,15 +174,14 @@ impl<B: Backend> LocalFs<B> {
         given_up: impl Fn() -> bool,
         caller: Caller,
     ) -> Result<()> {
-        self.shared.locks.asks(gfid, owner);
         let id = self.shared.locks.next_wait();
         loop {
+            let deaths = self.shared.locks.asks(gfid, owner);
             match self.lock_op(gfid, owner, LockOp::Wait(lock, id), caller).await {
-                Ok(_) => {
-                    self.shared.locks.set(gfid, owner, lock);
-                    return Ok(());
-                }
+                Ok(_) => return self.shared.locks.set(gfid, owner, lock, deaths),
                 Err(ClientError::Posix(EINPROGRESS)) => {}
+                // What waits holds nothing that could be lost: it waits in the next session.
+                Err(ClientError::Fenced(_)) => self.backend.usable(Epoch::default()).await?,
                 Err(error) => return Err(error),
             }
             if given_up() {
@@ -174,6 +209,7 @@ impl<B: Backend> LocalFs<B> {
 
     /// A process closes a descriptor of the file: as POSIX has it, all its locks on the file go.
     pub(super) async fn close_locks(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
+        self.shared.locks.closes_lost(|file, whose| (file, whose) == (gfid, owner));
         if self.shared.locks.may_hold(gfid, owner) {
             self.lock_op(gfid, owner, LockOp::Close, super::own_caller()).await?;
             self.shared.locks.closed(gfid, owner);
@@ -183,6 +219,7 @@ impl<B: Backend> LocalFs<B> {
 
     /// Nobody has the file open any more: what is left goes, such as locks of an open file description (F_OFD_SETLK).
     pub(super) async fn close_all_locks(&self, gfid: Gfid) -> Result<()> {
+        self.shared.locks.closes_lost(|file, _| file == gfid);
         for owner in self.shared.locks.owners(gfid) {
             self.close_locks(gfid, owner).await?;
         }

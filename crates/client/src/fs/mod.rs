@@ -12,6 +12,8 @@
 //!   dropped before the lease may be another's: `expiry`.
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, never before the data that they cover is acknowledged.
+//! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
+//!   with EIO if it was under way, and writes that were lost are told to the next fsync or close.
 //! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
 //! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's, within a mount.
 //! * A mount does not keep access times; atime changes only when it is set.
@@ -47,7 +49,7 @@ use bytes::Bytes;
 use messenger::Worker;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, Timestamp};
-use protocol::{Gfid, PoolId};
+use protocol::{Epoch, Gfid, PoolId};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -369,8 +371,19 @@ impl<B: Backend> LocalFs<B> {
         self.shared.stamp.fetch_add(1, Relaxed) + 1
     }
 
-    /// A call to the metadata service, of which the mount learns what it may.
+    /// A call to the metadata service. If the session dies under a question, the next one asks again.
     async fn ask(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
+        let again = op.is_question().then(|| op.clone());
+        let mut answer = self.ask_once(op, caller).await;
+        while let (Err(ClientError::Fenced(_)), Some(op)) = (&answer, &again) {
+            self.backend.usable(Epoch::default()).await?;
+            answer = self.ask_once(op.clone(), caller).await;
+        }
+        answer
+    }
+
+    /// A call in this session, of which the mount learns what it may.
+    async fn ask_once(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
         let question = self.shared.known.begin(self.backend.term(), &op);
         let answer = self.backend.namespace(op, caller).await;
         question.end(self.backend.term(), &answer);

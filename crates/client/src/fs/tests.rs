@@ -8,9 +8,9 @@ use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
 
 use metadata::lease::holder::Moment;
-use protocol::Epoch;
-use protocol::lock::LockOwner;
+use protocol::lock::{ByteRange, LockOwner, RangeLock};
 use protocol::namespace::{Attr, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
+use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -28,6 +28,8 @@ struct Stored {
     open: Vec<usize>,
     /// Bytes written and not yet synced, by mount.
     unstable: Option<usize>,
+    /// The next sync tells that writes were lost with a session.
+    lost: bool,
 }
 
 /// Of the map by which the model grants.
@@ -53,6 +55,8 @@ struct World {
     down: bool,
     /// Calls that were not answered.
     refused: u32,
+    /// The session is dead, and there is no other yet.
+    dead: bool,
 }
 
 /// The backend of one mount. A conflicting open recalls the lease from the other mount before it is answered.
@@ -88,11 +92,15 @@ impl Model {
         Ok(())
     }
 
-    /// What a cluster that is down says.
+    /// What a dead session, and a cluster that is down, are told.
     fn dead(&self) -> Result<()> {
         let mut world = self.world.borrow_mut();
         world.refused += u32::from(world.down);
-        if world.down { Err(ClientError::TimedOut("the model")) } else { Ok(()) }
+        match (world.dead, world.down) {
+            (true, _) => Err(ClientError::Fenced(SessionId::default())),
+            (_, true) => Err(ClientError::TimedOut("the model")),
+            _ => Ok(()),
+        }
     }
 
     fn token(&self) -> u64 {
@@ -133,7 +141,10 @@ impl Model {
         let gfid = Gfid::of_inode(world.last + 1);
         let attr = Attr { gfid, atime: now, mtime: now, ctime: now, pool, ..sparse_attr(0) };
         let holders = vec![(self.mount, LeaseMode::Write)];
-        world.files.insert(gfid, Stored { attr, data: Vec::new(), holders, open: vec![self.mount], unstable: None });
+        world.files.insert(
+            gfid,
+            Stored { attr, data: Vec::new(), holders, open: vec![self.mount], unstable: None, lost: false },
+        );
         world.names.insert(name, gfid);
         drop(world);
         let grant = Grant { mode: LeaseMode::Write, token: self.token(), epoch: MAP };
@@ -198,7 +209,7 @@ impl Model {
                 stored.open.retain(|mount| *mount != self.mount);
                 Reply::Done
             }),
-            NamespaceOp::Sync | NamespaceOp::Reclaim { .. } => Ok(Reply::Done),
+            NamespaceOp::Sync | NamespaceOp::Reclaim { .. } | NamespaceOp::Lock { .. } => Ok(Reply::Done),
             other => panic!("{other:?} is not in the model"),
         }
     }
@@ -234,8 +245,9 @@ impl Backend for Model {
     }
 
     async fn usable(&self, epoch: Epoch) -> Result<()> {
-        assert_eq!(epoch, MAP, "that of the grant");
-        poll_fn(|_| if self.world.borrow().expired { Poll::Pending } else { Poll::Ready(()) }).await;
+        assert!(epoch == MAP || epoch == Epoch::default(), "that of the grant, or any");
+        let waits = || self.world.borrow().expired || self.world.borrow().dead;
+        poll_fn(|_| if waits() { Poll::Pending } else { Poll::Ready(()) }).await;
         let unusable = self.world.borrow().unusable;
         self.world.borrow_mut().unusable = unusable.saturating_sub(1);
         Ok(())
@@ -252,7 +264,7 @@ impl Backend for Model {
             (offset as usize..offset as usize + len).map(byte).collect()
         });
         poll_fn(|_| if self.world.borrow().reads_wait { Poll::Pending } else { Poll::Ready(()) }).await;
-        data
+        self.dead().and(data)
     }
 
     async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
@@ -284,9 +296,11 @@ impl Backend for Model {
     }
 
     async fn sync(&self, file: FileRef) -> Result<()> {
-        self.with(file.gfid, |stored| {
+        let lost = self.with(file.gfid, |stored| {
             stored.unstable = stored.unstable.filter(|mount| *mount != self.mount);
-        })
+            std::mem::take(&mut stored.lost)
+        })?;
+        if lost { Err(ClientError::Lost) } else { Ok(()) }
     }
 
     async fn sync_all(&self) -> Result<()> {
@@ -334,9 +348,10 @@ fn at(secs: i64) -> Caller {
     Caller { uid: 0, gid: 0, now: Timestamp { secs, nanos: 0 } }
 }
 
+const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true };
+
 fn create(fs: &LocalFs<Model>, name: &str) -> Gfid {
-    let mode = CreateMode { exclusive: true, truncate: false, write: true };
-    let made = block_on(fs.create(Gfid::ROOT, name.as_bytes().to_vec(), 0o644, mode, at(1)));
+    let made = block_on(fs.create(Gfid::ROOT, name.as_bytes().to_vec(), 0o644, NEW, at(1)));
     made.expect("a new name").0.gfid
 }
 
@@ -551,6 +566,56 @@ fn a_dead_session_is_reported_once_and_files_go_on() {
     });
 }
 
+/// The session dies, and another takes its place.
+async fn next_session(fs: &LocalFs<Model>) {
+    fs.fenced().await;
+    fs.backend.world.borrow_mut().files.values_mut().for_each(|stored| stored.holders.clear());
+}
+
+#[test]
+fn writes_lost_inside_a_file_are_told_once() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    let owner = LockOwner(1);
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"before"), false, at(2)).await.expect("write");
+        fs.fsync(gfid, false, at(2)).await.expect("fsync");
+        for closes in [false, true] {
+            fs.write(gfid, 0, Bytes::from_static(b"after!"), false, at(3)).await.expect("write");
+            fs.flush_attrs(&fs.shared.table.get(gfid).expect("known")).await.expect("flush");
+            fs.backend.with(gfid, |stored| stored.lost = true).expect("there");
+            next_session(fs).await;
+            let told = if closes { fs.flush(gfid, owner).await } else { fs.fsync(gfid, false, at(4)).await };
+            assert_eq!(told.expect_err("lost").errno(), errno::EIO);
+            fs.fsync(gfid, false, at(5)).await.expect("told once");
+            fs.flush(gfid, owner).await.expect("told once");
+        }
+    });
+}
+
+#[test]
+fn who_lost_a_lock_with_the_session_does_not_go_on() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let (gfid, other) = (create(fs, "file"), create(fs, "other"));
+    let (owner, lock) = (LockOwner(1), RangeLock { range: ByteRange::ALL, mode: LeaseMode::Write, pid: 1 });
+    let write = |gfid| fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(2));
+    block_on(async {
+        fs.set_lock(gfid, owner, lock, at(2)).await.expect("lock");
+        write(gfid).await.expect("write");
+        fs.fsync(gfid, false, at(2)).await.expect("fsync");
+        next_session(fs).await;
+        assert_eq!(write(gfid).await.expect_err("the lock may be another's").errno(), errno::EIO);
+        assert_eq!(fs.read(gfid, 0, 1, at(3)).await.expect_err("the same").errno(), errno::EIO);
+        write(other).await.expect("no lock was held on it");
+        fs.flush(gfid, LockOwner(2)).await.expect("somebody else closes it");
+        assert!(write(gfid).await.is_err());
+        fs.flush(gfid, owner).await.expect("close");
+        write(gfid).await.expect("who held it has closed the file");
+    });
+}
+
 #[test]
 fn a_sparse_file_takes_what_is_written() {
     let mounts = mounts(1);
@@ -694,4 +759,26 @@ fn what_a_dead_session_read_is_not_shown_by_the_next() {
     });
     world.borrow_mut().reads_wait = false;
     assert!(matches!(look!(under_way), Poll::Ready(Ok(data)) if data == "after!"));
+}
+
+#[test]
+fn what_only_asks_goes_on_in_the_next_session() {
+    let mounts = mounts(1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let gfid = create(fs, "file");
+    block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), false, at(2))).expect("write");
+    block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
+    world.borrow_mut().reads_wait = true;
+    let mut read = pin!(fs.read(gfid, 0, 4, at(3)));
+    assert!(look!(read).is_pending());
+    world.borrow_mut().dead = true;
+    block_on(next_session(fs));
+    world.borrow_mut().reads_wait = false;
+    let mut asked = pin!(fs.getattr(gfid, at(3)));
+    assert!(look!(read).is_pending() && look!(asked).is_pending());
+    let made = fs.create(Gfid::ROOT, b"new".to_vec(), 0o644, NEW, at(3));
+    assert_eq!(block_on(made).expect_err("nobody knows what came of it").errno(), errno::EIO);
+    world.borrow_mut().dead = false;
+    assert!(matches!(look!(read), Poll::Ready(Ok(data)) if data == "data"));
+    assert!(matches!(look!(asked), Poll::Ready(Ok(attr)) if attr.size == 4));
 }

@@ -159,14 +159,14 @@ impl Local {
         self.alive.set(true);
     }
 
-    /// Why nothing works any more.
-    pub fn death(&self) -> ClientError {
-        if self.shared.is_closed() { ClientError::Closed } else { ClientError::Fenced(self.session.get()) }
+    /// The session that operations begun now belong to.
+    pub fn session(&self) -> SessionId {
+        self.session.get()
     }
 
-    /// The cluster told a shard that the session is dead.
-    pub fn fenced(&self) {
-        self.shared.fenced(self.session.get());
+    /// Why nothing works any more of what a dead session began.
+    pub fn death(&self, session: SessionId) -> ClientError {
+        if self.shared.is_closed() { ClientError::Closed } else { ClientError::Fenced(session) }
     }
 
     /// Remembers that a file's lost writes were told; true once.
@@ -190,19 +190,19 @@ impl Local {
         self.map.borrow().pg_of(pool, object).ok_or(ClientError::NoPool(pool))
     }
 
-    /// The PG of an object, as this worker drives it.
-    pub fn pg_of(&self, pool: PoolId, object: ObjectId) -> Result<Rc<PgIo>, ClientError> {
-        let id = self.pg_id(pool, object)?;
+    /// A PG, as this worker drives it for that session: what waited while its session died must not go on in
+    /// the next one, under leases that are gone.
+    pub fn pg_of(&self, session: SessionId, id: PgId) -> Result<Rc<PgIo>, ClientError> {
+        if !self.alive.get() || self.session.get() != session {
+            return Err(self.death(session));
+        }
         if let Some(pg) = self.pgs.borrow().get(&id) {
             return Ok(Rc::clone(pg));
         }
-        if !self.alive.get() {
-            return Err(self.death());
-        }
         let map = Arc::clone(&self.map.borrow());
-        let view = view_of(&map, id).ok_or(ClientError::NoPool(pool))?;
-        let machine = PgSession::new(self.session.get(), view, SessionSettings::default());
-        let pg = Rc::new(PgIo::new(machine, self.codec(view.profile)));
+        let view = view_of(&map, id).ok_or(ClientError::NoPool(id.pool))?;
+        let machine = PgSession::new(session, view, SessionSettings::default());
+        let pg = Rc::new(PgIo::new(session, machine, self.codec(view.profile)));
         self.pgs.borrow_mut().insert(id, Rc::clone(&pg));
         pg.set_links(self, Instant::now(), self.links_of(&map, id));
         Ok(pg)
@@ -374,15 +374,16 @@ impl Local {
         }
     }
 
-    /// Rule ReadClock: no I/O is begun after the session's time ran out on this side's clock; waits for its renewal.
-    pub async fn session_usable(&self) -> Result<(), ClientError> {
-        while !self.shared.lease_holds(Instant::now()) {
-            if !self.alive.get() {
-                return Err(self.death());
+    /// Rule ReadClock: no I/O is begun after the session's time ran out on this side's clock; waits for its renewal. An error
+    /// once the session whose PG it is has died, whichever is there now.
+    pub async fn session_usable(&self, pg: &PgIo) -> Result<(), ClientError> {
+        loop {
+            pg.check(self)?;
+            if self.shared.lease_holds(Instant::now()) {
+                return Ok(());
             }
             self.worker.sleep(LEASE_POLL).await;
         }
-        if self.alive.get() { Ok(()) } else { Err(self.death()) }
     }
 
     /// The next number for round-robin reads.

@@ -5,7 +5,8 @@
 //! * `range_lock`, `wait`: waiting among the tasks of one worker.
 //!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
-//! another worker owns is handed to that worker, so any worker serves any file.
+//! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
+//! made: once that is dead every operation fails, and none that waited goes on in the next.
 
 pub(crate) mod local;
 mod osd;
@@ -22,8 +23,9 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::layout::Layout;
 use local::Local;
+use pg::PgIo;
 use protocol::shard::Op;
-use protocol::{Gfid, ObjectId, PoolId};
+use protocol::{Gfid, ObjectId, PoolId, SessionId};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
@@ -80,15 +82,22 @@ struct Part {
     base: u64,
 }
 
-/// A worker's data I/O. See the module.
+/// A worker's data I/O in one session. See the module.
 #[derive(Clone)]
 pub struct LocalIo {
     local: Rc<Local>,
+    session: SessionId,
 }
 
 impl LocalIo {
+    /// In the session of now.
     pub(crate) fn new(local: Rc<Local>) -> Self {
-        Self { local }
+        Self { session: local.session(), local }
+    }
+
+    /// In the session of now, which may be a later one.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(Rc::clone(&self.local))
     }
 
     /// The worker that this runs on: for timers, tasks and buffers.
@@ -104,9 +113,9 @@ impl LocalIo {
         let _timed = self.local.times.read.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, len as u64)?)?;
         let read = |part: Part| {
-            self.on_owner(file, part.object, "storage daemons to read from", move |local| async move {
+            self.on_owner(file, part.object, "storage daemons to read from", move |local, pg| async move {
                 let _permit = local.permit((part.range.end - part.range.start) as usize).await;
-                read::read_piece(&local, file.pool, part.object, part.range, false).await
+                read::read_piece(&local, &pg, part.object, part.range, false).await
             })
         };
         match parts.len() {
@@ -137,9 +146,9 @@ impl LocalIo {
             let length = (part.range.end - part.range.start) as usize;
             let bytes = data.slice(part.at as usize..part.at as usize + length);
             let ends = hint.of_object(part.base, size);
-            self.on_owner(file, part.object, "storage daemons to write to", move |local| async move {
+            self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
                 let _permit = local.permit(length).await;
-                write::write_piece(&local, file.pool, part.object, part.range.start, bytes, ends).await
+                write::write_piece(&local, &pg, part.object, part.range.start, bytes, ends).await
             })
         };
         match parts.len() {
@@ -174,13 +183,13 @@ impl LocalIo {
         }
         for batch in jobs.chunks(OBJECTS_AT_ONCE) {
             let run = |(object, ends, range, whole): (ObjectId, ObjectEnds, Range<u64>, bool)| {
-                self.on_owner(file, object, "storage daemons to write to", move |local| async move {
+                self.on_owner(file, object, "storage daemons to write to", move |local, pg| async move {
                     let _permit = local.permit(0).await;
                     if whole {
-                        return write::mutate(&local, file.pool, object, Op::Punch, range, ends.logical_end).await;
+                        return write::mutate(&local, &pg, object, Op::Punch, range, ends.logical_end).await;
                     }
                     let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, file.pool, object, range.start, zeros, ends).await
+                    write::write_piece(&local, &pg, object, range.start, zeros, ends).await
                 })
             };
             join_all(batch.iter().cloned().map(run)).await.into_iter().collect::<Result<(), _>>()?;
@@ -241,9 +250,9 @@ impl LocalIo {
     ) -> Result<(), ClientError> {
         let _timed = self.local.times.change.stopwatch();
         let object = file.object(index);
-        self.on_owner(file, object, "storage daemons to write to", move |local| async move {
+        self.on_owner(file, object, "storage daemons to write to", move |local, pg| async move {
             let _permit = local.permit(0).await;
-            write::mutate(&local, file.pool, object, op, range, logical_end).await
+            write::mutate(&local, &pg, object, op, range, logical_end).await
         })
         .await
     }
@@ -292,8 +301,8 @@ impl LocalIo {
         for batch in pieces.chunks(OBJECTS_AT_ONCE) {
             let ask = |piece: ec_store::layout::ObjectPiece| {
                 let object = file.object(piece.index);
-                self.on_owner(file, object, "storage daemons to read from", move |local| async move {
-                    stat::extents(&local, file.pool, object, piece.range).await
+                self.on_owner(file, object, "storage daemons to read from", move |local, pg| async move {
+                    stat::extents(&local, &pg, object, piece.range).await
                 })
             };
             let answers = join_all(batch.iter().cloned().map(ask)).await;
@@ -360,8 +369,8 @@ impl LocalIo {
 
     async fn stat(&self, file: FileRef, index: u32) -> Result<stat::ObjectStat, ClientError> {
         let object = file.object(index);
-        self.on_owner(file, object, "storage daemons to read from", move |local| async move {
-            stat::stat(&local, file.pool, object).await
+        self.on_owner(file, object, "storage daemons to read from", move |local, pg| async move {
+            stat::stat(&local, &pg, object).await
         })
         .await
     }
@@ -395,7 +404,7 @@ impl LocalIo {
         Ok(parts)
     }
 
-    /// Runs an operation on the worker that owns the object's PG.
+    /// Runs an operation on the worker that owns the object's PG, with that PG as this session has it.
     async fn on_owner<T, F, Fut>(
         &self,
         file: FileRef,
@@ -405,11 +414,16 @@ impl LocalIo {
     ) -> Result<T, ClientError>
     where
         T: Send + 'static,
-        F: FnOnce(Rc<Local>) -> Fut + Send + 'static,
+        F: FnOnce(Rc<Local>, Rc<PgIo>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, ClientError>> + 'static,
     {
-        let pg = self.local.pg_id(file.pool, object)?;
-        self.on_worker(pg.number as usize % self.local.shared.config.workers, what, operation).await
+        let (session, pg) = (self.session, self.local.pg_id(file.pool, object)?);
+        let owner = pg.number as usize % self.local.shared.config.workers;
+        self.on_worker(owner, what, move |local| async move {
+            let pg = local.pg_of(session, pg)?;
+            operation(local, pg).await
+        })
+        .await
     }
 
     /// Runs an operation on a worker, for at most the configured time.

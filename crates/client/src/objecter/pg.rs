@@ -12,7 +12,7 @@ use ec_store::codec::Codec;
 use ec_store::layout::Layout;
 use ec_store::pg::{Action, NewWrite, PgSession, PgView, ReadToken, Refusal, Request};
 use protocol::shard::AckMessage;
-use protocol::{Gfid, Kind, PgId, Seq, ShardIndex, ShardSet};
+use protocol::{Gfid, Kind, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +28,7 @@ const FILE_MARKS_PRUNE: usize = 256;
 /// See the module.
 pub(crate) struct PgIo {
     pub pg: PgId,
+    session: SessionId,
     pub layout: Layout,
     pub codec: Arc<dyn Codec>,
     machine: RefCell<PgSession>,
@@ -53,10 +54,11 @@ pub(crate) struct PgIo {
 }
 
 impl PgIo {
-    pub fn new(machine: PgSession, codec: Arc<dyn Codec>) -> Self {
+    pub fn new(session: SessionId, machine: PgSession, codec: Arc<dyn Codec>) -> Self {
         let profile = machine.view().profile;
         Self {
             pg: machine.pg(),
+            session,
             layout: Layout::new(profile),
             codec,
             machine: RefCell::new(machine),
@@ -188,7 +190,7 @@ impl PgIo {
                 Some(Action::ShardLost(shard)) => {
                     tracing::error!(pg = %self.pg, %shard, "the shard lost data that it had on disk");
                 }
-                Some(Action::Fenced) => local.fenced(),
+                Some(Action::Fenced) => self.fenced(local),
             }
         }
         let machine = self.machine.borrow();
@@ -212,15 +214,13 @@ impl PgIo {
 
     /// Numbers a write and sends it.
     pub fn write(&self, local: &Local, now: Instant, write: NewWrite) -> Result<Seq, ClientError> {
-        if self.dead.get() {
-            return Err(local.death());
-        }
+        self.check(local)?;
         let gfid = write.object.gfid;
         let taken = self.machine.borrow_mut().write(now, write);
         self.drive(local, now);
         let seq = taken.map_err(|refusal| match refusal {
             Refusal::NoSpace => self.no_space(),
-            Refusal::Fenced => local.death(),
+            Refusal::Fenced => self.death(local),
             Refusal::Invalid => ClientError::Invalid(self.pg),
         })?;
         let mut marks = self.file_marks.borrow_mut();
@@ -271,8 +271,7 @@ impl PgIo {
     async fn reach(&self, local: &Local, mark: &Mark, seq: Seq) -> Result<(), ClientError> {
         poll_fn(|cx| match mark.poll_reached(cx, seq.get()) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
-            Poll::Pending if self.dead.get() => Poll::Ready(Err(local.death())),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => self.check(local).map_or_else(|death| Poll::Ready(Err(death)), |()| Poll::Pending),
         })
         .await
     }
@@ -310,9 +309,7 @@ impl PgIo {
     /// Waits until [`PgIo::room`] is known; attaches if that has not happened.
     pub async fn room_known(&self, local: &Local) -> Result<(), ClientError> {
         while self.room().is_none() {
-            if self.dead.get() {
-                return Err(local.death());
-            }
+            self.check(local)?;
             let seen = self.changed.version();
             self.attach(local);
             self.changed.changed(seen).await;
@@ -361,9 +358,19 @@ impl PgIo {
         }
     }
 
-    /// Is nothing to be expected any more?
-    pub fn is_dead(&self) -> bool {
-        self.dead.get()
+    /// An error if nothing is to be expected any more: its session is dead, or the client closed.
+    pub fn check(&self, local: &Local) -> Result<(), ClientError> {
+        if self.dead.get() { Err(self.death(local)) } else { Ok(()) }
+    }
+
+    /// The error of [`PgIo::check`].
+    pub fn death(&self, local: &Local) -> ClientError {
+        local.death(self.session)
+    }
+
+    /// A shard was told by the cluster that the session is dead.
+    pub fn fenced(&self, local: &Local) {
+        local.shared.fenced(self.session);
     }
 
     /// Ends it: whoever waits gets an error. Returns the files whose writes may be lost.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ec_store::pg::ReadToken;
 use messenger::{Call, CallError, Message};
 use protocol::shard::{ReadReply, Status};
-use protocol::{Kind, ObjectId, PoolId, ShardIndex, ShardSet};
+use protocol::{Kind, ObjectId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -71,8 +71,8 @@ impl Failures {
             Failure::Soft(shard) => self.soft = self.soft.with(shard),
             Failure::Hard(shard) => self.hard = self.hard.with(shard),
             Failure::Fenced => {
-                local.fenced();
-                return Err(local.death());
+                pg.fenced(local);
+                return Err(pg.death(local));
             }
             Failure::Invalid => return Err(ClientError::Invalid(pg.pg)),
         }
@@ -84,7 +84,8 @@ impl Failures {
         self.soft.is_empty() && !self.hard.is_empty() && !serves(pg.view().in_sync.minus(self.hard))
     }
 
-    /// Nothing can be asked: waits for what may help. `serves` says whether a set of shards would do.
+    /// Nothing can be asked: waits for what may help, of a PG that was alive when `seen` was. `serves` says whether a set of
+    /// shards would do.
     pub async fn wait(
         &mut self,
         local: &Local,
@@ -106,7 +107,7 @@ impl Failures {
         } else {
             pg.changed().changed(seen).await;
         }
-        if pg.is_dead() { Err(local.death()) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -221,7 +222,7 @@ impl Ask {
 /// A read of a range of one object.
 pub(super) struct Reader<'a> {
     pub local: &'a Rc<Local>,
-    pub pg: Rc<PgIo>,
+    pub pg: &'a Rc<PgIo>,
     pub object: ObjectId,
     pub range: Range<u64>,
     /// The caller holds the range's stripes exclusively.
@@ -232,12 +233,11 @@ pub(super) struct Reader<'a> {
 /// Reads a range of an object; `locked` if the caller holds its stripes.
 pub(super) async fn read_piece(
     local: &Rc<Local>,
-    pool: PoolId,
+    pg: &Rc<PgIo>,
     object: ObjectId,
     range: Range<u64>,
     locked: bool,
 ) -> Result<Bytes, ClientError> {
-    let pg = local.pg_of(pool, object)?;
     let policy = if locked { ReadPolicy::Systematic } else { local.shared.config.read_policy };
     let reader = Reader { local, pg, object, range, locked, policy };
     let read = reader.run().await;
@@ -245,8 +245,8 @@ pub(super) async fn read_piece(
     let cut_at = if matches!(read, Err(ClientError::Unreadable(_))) { reader.middle() } else { None };
     let Some(middle) = cut_at else { return read };
     let range = &reader.range;
-    let first = Box::pin(read_piece(local, pool, object, range.start..middle, locked)).await?;
-    let second = Box::pin(read_piece(local, pool, object, middle..range.end, locked)).await?;
+    let first = Box::pin(read_piece(local, pg, object, range.start..middle, locked)).await?;
+    let second = Box::pin(read_piece(local, pg, object, middle..range.end, locked)).await?;
     let mut both = local.worker.pool().take(first.len() + second.len());
     both.as_mut()[..first.len()].copy_from_slice(&first);
     both.as_mut()[first.len()..].copy_from_slice(&second);
@@ -257,19 +257,19 @@ impl Reader<'_> {
     async fn run(&self) -> Result<Bytes, ClientError> {
         let mut failures = Failures::default();
         loop {
-            self.local.session_usable().await?;
+            self.local.session_usable(self.pg).await?;
             let seen = self.pg.changed().version();
             let Some(plan) = self.plan(failures.excluded()) else {
                 let serves = |set| plan_read(self.pg.layout, &self.range, set, &Preference::SYSTEMATIC).is_some();
-                if self.middle().is_some() && failures.is_damage(&self.pg, serves) {
+                if self.middle().is_some() && failures.is_damage(self.pg, serves) {
                     return Err(ClientError::Unreadable(self.pg.pg));
                 }
-                failures.wait(self.local, &self.pg, seen, serves).await?;
+                failures.wait(self.local, self.pg, seen, serves).await?;
                 continue;
             };
             match self.hedged(&plan, failures.excluded()).await {
                 Ok(bytes) => return Ok(bytes),
-                Err(failure) => failures.add(self.local, &self.pg, failure)?,
+                Err(failure) => failures.add(self.local, self.pg, failure)?,
             }
         }
     }
@@ -366,14 +366,14 @@ impl Reader<'_> {
         };
         let mut asks: SmallVec<[Ask; 4]> = SmallVec::new();
         for (shard, range) in &plan.asks {
-            asks.push(ask(self.local, &self.pg, Kind::Read, self.object, *shard, range)?);
+            asks.push(ask(self.local, self.pg, Kind::Read, self.object, *shard, range)?);
         }
         let status_of = |message: &Message| {
             let (reply, _) = ReadReply::read_from_prefix(&message.front).ok()?;
             (message.kind == Kind::ReadReply.to_u16())
                 .then(|| (Status::from_u8(reply.status), Some(reply.attach.get())))
         };
-        gather(self.local, &self.pg, &mut asks, late, status_of).await?;
+        gather(self.local, self.pg, &mut asks, late, status_of).await?;
         let answers: SmallVec<[Bytes; 4]> =
             asks.into_iter().filter_map(Ask::into_answer).map(|(_, message)| message.data).collect();
         self.assemble(plan, &answers).ok_or(Failure::Invalid)

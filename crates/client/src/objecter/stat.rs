@@ -9,7 +9,7 @@ use super::read::{Ask, Failure, Failures, ask, gather};
 use crate::error::ClientError;
 use messenger::Message;
 use protocol::shard::{ExtentsReply, StatReply, Status};
-use protocol::{Kind, ObjectId, PoolId, ShardSet};
+use protocol::{Kind, ObjectId, ShardSet};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
@@ -39,7 +39,7 @@ async fn ask_shards(
     let k = u32::from(pg.layout.profile().k());
     let mut failures = Failures::default();
     loop {
-        local.session_usable().await?;
+        local.session_usable(pg).await?;
         let seen = pg.changed().version();
         let usable = pg.usable(local).minus(failures.excluded());
         if usable.len() < k {
@@ -71,14 +71,13 @@ async fn attempt(
 }
 
 /// What the shards know of an object.
-pub(super) async fn stat(local: &Rc<Local>, pool: PoolId, object: ObjectId) -> Result<ObjectStat, ClientError> {
-    let pg = local.pg_of(pool, object)?;
+pub(super) async fn stat(local: &Rc<Local>, pg: &PgIo, object: ObjectId) -> Result<ObjectStat, ClientError> {
     let parse = |message: &Message| StatReply::read_from_prefix(&message.front).ok().map(|(reply, _)| reply);
     let status_of = |message: &Message| {
         let reply = parse(message).filter(|_| message.kind == Kind::StatReply.to_u16())?;
         Some((Status::from_u8(reply.status), Some(reply.attach.get())))
     };
-    let answers = ask_shards(local, &pg, Kind::Stat, object, &(0..0), status_of).await?;
+    let answers = ask_shards(local, pg, Kind::Stat, object, &(0..0), status_of).await?;
     let replies: Vec<StatReply> = answers.iter().filter_map(parse).collect();
     let logical_end = replies.iter().map(|reply| reply.logical_end.get()).max().unwrap_or(0);
     let sum: u64 = replies.iter().map(|reply| reply.allocated.get()).sum();
@@ -93,11 +92,10 @@ pub(super) async fn stat(local: &Rc<Local>, pool: PoolId, object: ObjectId) -> R
 /// Where a range of an object holds data, in object bytes and whole stripes, in order and merged.
 pub(super) async fn extents(
     local: &Rc<Local>,
-    pool: PoolId,
+    pg: &PgIo,
     object: ObjectId,
     range: Range<u64>,
 ) -> Result<Vec<Range<u64>>, ClientError> {
-    let pg = local.pg_of(pool, object)?;
     let parse = |message: &Message| protocol::decode::<ExtentsReply>("extents", &message.front).ok();
     let status_of = |message: &Message| {
         let reply = parse(message).filter(|_| message.kind == Kind::ExtentsReply.to_u16())?;
@@ -107,7 +105,7 @@ pub(super) async fn extents(
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut from = whole.start;
     while from < whole.end {
-        let answers = ask_shards(local, &pg, Kind::Extents, object, &(from..whole.end), status_of).await?;
+        let answers = ask_shards(local, pg, Kind::Extents, object, &(from..whole.end), status_of).await?;
         let replies: Vec<ExtentsReply> = answers.iter().filter_map(parse).collect();
         // Beyond the end of a cut answer its shard may hold more: the next question begins there.
         let ends = replies.iter().filter(|reply| reply.more);

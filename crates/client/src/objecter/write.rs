@@ -14,7 +14,7 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::pg::{NewWrite, Piece, WritePieces};
 use protocol::shard::Op;
-use protocol::{ObjectId, PoolId, ShardIndex, ShardSet};
+use protocol::{ObjectId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::rc::Rc;
@@ -37,27 +37,26 @@ pub(super) struct ObjectEnds {
 /// Writes bytes at an offset of an object. Returns when the write is reported.
 pub(super) async fn write_piece(
     local: &Rc<Local>,
-    pool: PoolId,
+    pg: &Rc<PgIo>,
     object: ObjectId,
     offset: u64,
     data: Bytes,
     ends: ObjectEnds,
 ) -> Result<(), ClientError> {
-    let pg = local.pg_of(pool, object)?;
     let range = offset..offset + data.len() as u64;
     let plan = plan_write(pg.layout, &range, ends.zero_from);
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
-    local.session_usable().await?;
+    local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
-    let on_the_way = admit(local, &pg, object, plan.touch, fragment_bytes).await?;
+    let on_the_way = admit(local, pg, object, plan.touch, fragment_bytes).await?;
     let lock = || local.locks.lock(object, plan.cover.clone(), Mode::Exclusive);
     let guard = if plan.reads.is_empty() && local.locks.is_idle(object) { None } else { Some(lock().await) };
-    let reads = plan.reads.iter().map(|gap| read_piece(local, pool, object, gap.clone(), true));
+    let reads = plan.reads.iter().map(|gap| read_piece(local, pg, object, gap.clone(), true));
     let old = match plan.reads.len() {
         0 => Vec::new(),
         _ => join_all(reads).await.into_iter().collect::<Result<Vec<_>, _>>()?,
     };
-    let pieces = encode(local, &pg, &plan, &range, &data, &old);
+    let pieces = encode(local, pg, &plan, &range, &data, &old);
     let write = NewWrite { object, op: Op::Write, logical_end: ends.logical_end, pieces };
     let seq = pg.write(local, Instant::now(), write)?;
     drop(guard);
@@ -132,14 +131,13 @@ fn tiles(chunk_bytes: usize, length: usize) -> impl Iterator<Item = Range<usize>
 /// An operation without data on a range of every fragment: `range` in object bytes, whole stripes.
 pub(super) async fn mutate(
     local: &Rc<Local>,
-    pool: PoolId,
+    pg: &Rc<PgIo>,
     object: ObjectId,
     op: Op,
     range: Range<u64>,
     logical_end: u64,
 ) -> Result<(), ClientError> {
-    let pg = local.pg_of(pool, object)?;
-    local.session_usable().await?;
+    local.session_usable(pg).await?;
     pg.attach(local);
     let on_the_way = OnTheWay::admit(pg.windows(pg.all_shards()), 0).await;
     let guard = match local.locks.is_idle(object) {
@@ -149,7 +147,7 @@ pub(super) async fn mutate(
         false => Some(local.locks.lock(object, range.clone(), Mode::Exclusive).await),
     };
     let fragment = pg.layout.fragment_cover(&range);
-    let write = bare(&pg, object, op, fragment.start, (fragment.end - fragment.start) as u32, logical_end);
+    let write = bare(pg, object, op, fragment.start, (fragment.end - fragment.start) as u32, logical_end);
     let seq = pg.write(local, Instant::now(), write)?;
     drop(guard);
     pg.hold_until_reported(seq, on_the_way);

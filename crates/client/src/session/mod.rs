@@ -210,7 +210,8 @@ impl Client {
         self.shared.moment()
     }
 
-    /// Waits until the session surely lives and a map of this epoch is there (rules ReadClock and GrantEpoch).
+    /// Waits until the session, or one after it, surely lives and a map of this epoch is there (rules ReadClock and
+    /// GrantEpoch).
     pub(crate) async fn usable(&self, epoch: Epoch) -> Result<(), ClientError> {
         self.shared.usable(epoch).await
     }
@@ -248,8 +249,8 @@ impl Client {
             other => return other,
         }
         self.shared.mds.restart();
-        monitor::open_session(&self.shared, self.shared.deadline()).await?;
-        let session = self.shared.standing().session;
+        let opened = monitor::open_session(&self.shared, self.shared.deadline()).await?;
+        let session = opened.session;
         for worker in 0..self.shared.handle.workers() {
             let shared = Arc::clone(&self.shared);
             // The newest map, looked up there: while it is dead, a worker learns none.
@@ -260,6 +261,8 @@ impl Client {
             };
             self.shared.handle.run_on(worker, revive).await.map_err(|_| ClientError::Closed)??;
         }
+        // Whoever learns of it finds every worker ready.
+        monitor::begin(&self.shared, &opened);
         Ok(session)
     }
 

@@ -58,11 +58,19 @@ pub(super) async fn open(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), C
     let deadline = shared.deadline();
     dial(shared, addr)?;
     shared.subscribe().await.map_err(|error| unreachable(shared, error))?;
-    open_session(shared, deadline).await
+    begin(shared, &open_session(shared, deadline).await?);
+    Ok(())
 }
 
-/// Opens a session and waits for a map that knows it.
-pub(super) async fn open_session(shared: &Arc<Shared>, deadline: Instant) -> Result<(), ClientError> {
+/// A session as the monitor gave it.
+pub(super) struct Opened {
+    pub session: SessionId,
+    ttl: Duration,
+    asked: Instant,
+}
+
+/// Opens a session and waits for a map that knows it. It is nobody's before [`begin`].
+pub(super) async fn open_session(shared: &Arc<Shared>, deadline: Instant) -> Result<Opened, ClientError> {
     let asked = Instant::now();
     let request = MonitorRequest::OpenSession { name: shared.config.name.clone() };
     let (session, ttl, epoch) = match shared.call_monitor(&request, deadline).await? {
@@ -70,10 +78,15 @@ pub(super) async fn open_session(shared: &Arc<Shared>, deadline: Instant) -> Res
         other => return Err(ClientError::Protocol(format!("the monitor answered {other:?} to a new session"))),
     };
     wait_for_map(shared, epoch, deadline).await?;
+    Ok(Opened { session, ttl, asked })
+}
+
+/// Operations belong to this session from now on, which is kept alive.
+pub(super) fn begin(shared: &Arc<Shared>, opened: &Opened) {
+    let &Opened { session, ttl, asked } = opened;
     shared.opened(session, ttl, asked);
     let renewing = Arc::downgrade(shared);
     shared.handle.spawn_on(0, move |worker| renew(worker, renewing, session, ttl));
-    Ok(())
 }
 
 async fn wait_for_map(shared: &Arc<Shared>, epoch: Epoch, deadline: Instant) -> Result<(), ClientError> {

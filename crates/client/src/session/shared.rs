@@ -147,10 +147,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the session surely lives and a map of this epoch is there.
+    /// See [`super::Client::usable`].
     pub async fn usable(self: &Arc<Self>, epoch: Epoch) -> Result<(), ClientError> {
-        loop {
-            self.check()?;
+        while !self.is_closed() {
             let at = self.moment();
             if at.now < at.until && at.epoch >= epoch {
                 return Ok(());
@@ -160,6 +159,7 @@ impl Shared {
             }
             self.pause(USABLE_POLL).await;
         }
+        Err(ClientError::Closed)
     }
 
     /// The session was declared dead.

@@ -41,6 +41,8 @@ struct Attached {
 pub struct Faults {
     /// Every n-th write is refused as Busy; 0: none.
     pub busy_every: u64,
+    /// Every read is refused as Busy.
+    pub busy_reads: bool,
     /// Reads fail their checksum.
     pub corrupt: bool,
     /// Reads are answered so late.
@@ -388,6 +390,7 @@ impl OsdService {
         let osd = &world.osds[self.index];
         let known = osd.sessions.get(&(request.head.pg(), request.head.session())).copied().unwrap_or_default();
         match status {
+            Status::Ok if osd.faults.busy_reads => Status::Busy,
             Status::Ok if osd.faults.corrupt => Status::Corrupt,
             Status::Ok if known.tail < request.after.get() => Status::Behind,
             other => other,

@@ -358,3 +358,38 @@ fn a_fenced_session_says_so_and_a_new_one_works() {
     write().expect("written");
     run(&client, |io| async move { io.sync(file(1)).await }).expect("synced");
 }
+
+/// A read, and a write that reads the rest of its stripe, wait while their session dies and the next one begins.
+#[test]
+fn what_waited_for_a_dead_session_ends_and_keeps_nobody_out() {
+    let fake = Fake::start(profile(2, 1), 1);
+    let client = connect(&fake, |_| {});
+    let write = |inode: u64, offset: u64, length: usize| {
+        let hint = SizeHint { zero_from: u64::MAX, size_after: 1024 };
+        client.run_on(0, move |io| async move { io.write(file(inode), offset, vec![5; length].into(), hint).await })
+    };
+    client.block_on(write(1, 0, 1024)).expect("written");
+    let busy = |index, fenced| fake.faults(index, Faults { busy_reads: true, fenced, ..Faults::default() });
+    (0..3).for_each(|index| busy(index, false));
+    let in_session = client.session_id();
+    let before = (0..3).map(|index| fake.reads(index)).sum::<u64>();
+    std::thread::scope(|scope| {
+        let read = client.run_on(0, |io| async move { io.read(file(1), 0, 10).await });
+        let read = scope.spawn(|| client.block_on(read));
+        let partial = write(1, 100, 10);
+        let partial = scope.spawn(|| client.block_on(partial));
+        while (0..3).map(|index| fake.reads(index)).sum::<u64>() < before + 6 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        busy(2, true);
+        assert!(matches!(client.block_on(write(2, 0, 1024)), Err(ClientError::Fenced(_))));
+        fake.faults(2, Faults::default());
+        client.block_on(client.reopen()).expect("a new session");
+        let read = read.join().expect("no panic");
+        assert!(matches!(read, Err(ClientError::Fenced(session)) if session == in_session), "{read:?}");
+        let partial = partial.join().expect("no panic");
+        assert!(matches!(partial, Err(ClientError::Fenced(session)) if session == in_session), "{partial:?}");
+    });
+    (0..3).for_each(|index| fake.faults(index, Faults::default()));
+    client.block_on(write(1, 100, 10)).expect("nobody holds the stripe");
+}
