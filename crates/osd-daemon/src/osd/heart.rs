@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 /// Time for the monitor to answer; the next heartbeat follows all the same.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How often it is asked how fast the others sync, while this OSD's disk is slow.
-const COMPARE_EVERY: Duration = Duration::from_secs(2);
+const COMPARE_EVERY: Duration = Duration::from_secs(1);
+/// Pause after it was asked: clients may be waiting for what follows from the answer.
+const COMPARED_AFTER: Duration = Duration::from_millis(100);
 /// Pause before the monitor is told again that this OSD leaves.
 const RETELL_AFTER: Duration = Duration::from_millis(500);
 
@@ -44,6 +46,7 @@ pub(super) fn start(shared: &Arc<Shared>, cluster: ClusterId, power: Arc<PowerFi
             power,
             connection: RefCell::default(),
             lags: Cell::default(),
+            is_asking: Cell::default(),
         });
         worker.set_local(Rc::clone(&heart));
         heart.run().await;
@@ -59,6 +62,7 @@ struct Heart {
     connection: RefCell<Option<Connection>>,
     /// Whether its disk lags, as it was last asked, and when.
     lags: Cell<Option<(Instant, bool)>>,
+    is_asking: Cell<bool>,
 }
 
 impl Heart {
@@ -97,7 +101,8 @@ impl Heart {
                     self.come_back();
                 }
             }
-            self.worker.sleep(self.shared.config.heartbeat_interval).await;
+            let pause = if self.is_asking.get() { COMPARED_AFTER } else { Duration::MAX };
+            self.worker.sleep(self.shared.config.heartbeat_interval.min(pause)).await;
         }
     }
 
@@ -105,29 +110,32 @@ impl Heart {
     /// the heartbeats.
     fn signs(self: &Rc<Self>) -> Signs {
         let shared = &self.shared;
-        let (slow_for, spare) = (shared.slow_for(), shared.is_spare());
-        if slow_for.is_zero() {
+        let (slow, spare) = (shared.slow(), shared.is_spare());
+        if slow.for_.is_zero() {
             self.lags.set(None);
         } else if spare && !shared.away.load(Ordering::Acquire) {
-            self.compare();
+            self.compare(slow.than);
         }
         let lags = self.lags.get().is_some_and(|(_, lags)| lags);
-        Signs { silence: shared.silence(), sync_stall: shared.sync_stall(), slow_for, lags, spare }
+        Signs { silence: shared.silence(), sync_stall: shared.sync_stall(), slow_for: slow.for_, lags, spare }
     }
 
-    /// Asks whether this OSD takes much longer for its syncs than others do. Not, as long as nobody says so.
-    fn compare(self: &Rc<Self>) {
+    /// Asks whether this OSD takes so many times as long for its syncs as others do. Not, as long as nobody says so.
+    fn compare(self: &Rc<Self>, than: u64) {
         let now = Instant::now();
         if self.lags.get().is_some_and(|(asked, _)| now.duration_since(asked) < COMPARE_EVERY) {
             return;
         }
         self.lags.set(Some((now, false)));
+        self.is_asking.set(true);
         let heart = Rc::clone(self);
         self.worker.spawn(async move {
-            let Ok(MonitorReply::Status(status)) = heart.ask(&MonitorRequest::Status).await else { return };
+            let answer = heart.ask(&MonitorRequest::Status).await;
+            heart.is_asking.set(false);
+            let Ok(MonitorReply::Status(status)) = answer else { return };
             let mine = heart.shared.report().sync_ms;
             let others = status.osds.iter().filter(|osd| osd.up && osd.id != heart.shared.config.id);
-            heart.lags.set(Some((now, rhythm::lags(mine, others.map(|osd| osd.report.sync_ms)))));
+            heart.lags.set(Some((now, rhythm::lags(than, mine, others.map(|osd| osd.report.sync_ms)))));
         });
     }
 

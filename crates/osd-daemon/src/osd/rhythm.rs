@@ -1,18 +1,18 @@
 //! Whether an OSD's next heartbeat leaves, decided without clock and I/O.
 //!
 //! Contract: a core that stands still (a disk that takes seconds for a write holds its thread) takes the OSD out of the
-//! cluster after [`STUCK_MAX`], if the others can go on without it: then clients wait for that long and no longer. A sync
-//! that does not end, for which only fsyncs wait at first, does so after [`SYNC_STUCK_MAX`], and a disk whose syncs end,
-//! but late, after twice the grace. It returns by itself once all its cores have moved for a while, longer each time, so
+//! cluster after [`STUCK_MAX`], if the others can go on without it: then clients wait for that long and no longer. So does a
+//! disk whose syncs are late, for which only fsyncs wait, if the others' are not. It returns by itself once all its cores have moved for a while, longer each time, so
 //! that a disk that is slow again and again is not in again and again. If the others cannot go on, nothing is won by
 //! leaving, and it stays until it is dead for all purposes ([`SILENCE_MAX`]). A process that stood still as a whole
 //! (SIGSTOP, a machine without time for it) blames no disk.
 //!
 //! **Late syncs.** A disk that takes seconds for every sync never stands still for long, and would hold up every fsync
-//! for ever. One late sync says little: the next must be late too, or it must last for the grace once more. Nor does its
-//! length alone, for a disk that is well is busy for seconds with what was written in seconds: a sync may take longer by
-//! what it has to do ([`allowed`]). And what load explains, be it that of somebody else on the same disk, the others
-//! have as well: an OSD leaves only if most of them sync at least twice as fast ([`lags`]).
+//! for ever. The length of a sync alone says little, for a disk that is well is busy for seconds with what was written in
+//! seconds: it may take longer by what it has to do ([`allowed`]). And what load explains, be it that of somebody else on the
+//! same disk, the others have as well: an OSD leaves only if most of them sync much faster ([`lags`]): [`MUCH`] times as fast
+//! where one sync is late, twice where the one before was late too, or where it has lasted for the grace once more. One that
+//! does not end takes its OSD out after [`SYNC_STUCK_MAX`], however fast the others are.
 
 use ec_store::core::SyncSeen;
 use std::time::{Duration, Instant};
@@ -30,6 +30,10 @@ const SYNC_FILE: Duration = Duration::from_millis(100);
 const ROW_MAX: Duration = Duration::from_secs(20);
 /// Slow syncs that ended so long ago say nothing of now. Longer than between two heartbeats.
 const ROW_FRESH: Duration = Duration::from_secs(3);
+/// How many times as fast the others must sync, at least, where one late sync is all that speaks against a disk.
+const MUCH: u64 = 4;
+/// And where there is more.
+const MORE: u64 = 2;
 /// What others are told of syncs goes so far back.
 const LATE: Duration = Duration::from_secs(10);
 /// A core silent for so long takes its OSD down whether the others can go on or not. Long, since its PGs then wait.
@@ -65,7 +69,7 @@ pub(super) struct Signs {
     pub silence: Duration,
     /// For how long the disk has not ended a sync, though asked to.
     pub sync_stall: Duration,
-    /// See [`slow_for`]: the greatest of all cores.
+    /// For how long syncs have been slow: see [`Slow`].
     pub slow_for: Duration,
     /// See [`lags`]. Counts only with `slow_for`.
     pub lags: bool,
@@ -95,18 +99,26 @@ fn allowed(sync: &SyncSeen) -> Duration {
     STUCK_MAX + SYNC_FILE.saturating_mul(files) + Duration::from_millis(sync.bytes.saturating_mul(1_000) / SYNC_RATE)
 }
 
-/// For how long the syncs of a core have been slow, given the last two: since the first began, if both took longer than
-/// is [`allowed`], or since the last did, if it took the grace once more. It need not have ended. Else zero.
-pub(super) fn slow_for(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Duration {
-    let [first, Some(last)] = syncs else { return Duration::ZERO };
+/// Syncs of a core that took longer than is [`allowed`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct Slow {
+    /// For how long they have been slow; zero: they are not.
+    pub for_: Duration,
+    /// How many times as fast the others must be, at least, for the disk to be to blame.
+    pub than: u64,
+}
+
+/// How slow the syncs of a core are, given the last two: since the first began, if both were late, else since the last did.
+/// That need not have ended.
+pub(super) fn slow(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Slow {
+    let [first, Some(last)] = syncs else { return Slow::default() };
     let is_fresh = last.ended.is_none_or(|at| now.saturating_duration_since(at) <= ROW_FRESH);
     let late_by = |sync: &SyncSeen| sync.took(now).checked_sub(allowed(sync)).filter(|late| !late.is_zero());
-    let Some(late) = late_by(last).filter(|_| is_fresh) else { return Duration::ZERO };
+    let Some(late) = late_by(last).filter(|_| is_fresh) else { return Slow::default() };
     let since = |sync: &SyncSeen| now.saturating_duration_since(sync.began);
     match first.filter(|first| late_by(first).is_some() && since(first) <= ROW_MAX) {
-        Some(first) => since(&first),
-        None if late > STUCK_MAX => since(last),
-        None => Duration::ZERO,
+        Some(first) => Slow { for_: since(&first), than: MORE },
+        None => Slow { for_: since(last), than: if late > STUCK_MAX { MORE } else { MUCH } },
     }
 }
 
@@ -116,12 +128,13 @@ pub(super) fn longest_of_late(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Du
     syncs.iter().flatten().filter(of_late).map(|sync| sync.took(now)).max().unwrap_or_default()
 }
 
-/// Do most of the others sync at least twice as fast? Given the longest sync of late of each; 0: none, so it says nothing.
-pub(super) fn lags(mine_ms: u64, others_ms: impl Iterator<Item = u64>) -> bool {
+/// Do most of the others sync so many times as fast, at least? Given the longest sync of late of each; 0: none, so it says
+/// nothing.
+pub(super) fn lags(than: u64, mine_ms: u64, others_ms: impl Iterator<Item = u64>) -> bool {
     let (mut others, mut faster) = (0, 0);
     for other_ms in others_ms.filter(|other_ms| *other_ms > 0) {
         others += 1;
-        faster += usize::from(other_ms <= mine_ms / 2);
+        faster += usize::from(other_ms <= mine_ms / than);
     }
     faster * 2 > others
 }
@@ -198,7 +211,7 @@ mod tests {
         Signs { sync_stall: Duration::from_millis(millis), ..WELL }
     }
 
-    fn slow(millis: u64) -> Signs {
+    fn late(millis: u64) -> Signs {
         Signs { slow_for: Duration::from_millis(millis), lags: true, ..WELL }
     }
 
@@ -303,28 +316,29 @@ mod tests {
         assert_eq!(rhythm.step(now, syncing(8_500), false), Step::Beat);
     }
     #[test]
-    fn two_slow_syncs_in_a_row_are_of_a_slow_disk() {
+    fn a_late_sync_is_of_a_slow_disk_and_two_are_the_more() {
         let begin = Instant::now();
         let slow_at = |millis: u64, times| {
             let now = begin + Duration::from_millis(millis);
-            slow_for(&syncs(begin, times, 1, 1 << 20), now).as_millis()
+            let slow = slow(&syncs(begin, times, 1, 1 << 20), now);
+            (slow.for_.as_millis(), slow.than)
         };
-        assert_eq!(slow_at(6_100, [(0, Some(3_000)), (3_050, Some(6_050))]), 6_100);
-        assert_eq!(slow_at(5_200, [(0, Some(3_000)), (3_050, None)]), 5_200, "the second need not end");
-        assert_eq!(slow_at(5_000, [(0, Some(3_000)), (3_050, None)]), 0, "not slow yet");
-        assert_eq!(slow_at(3_200, [(0, Some(3_000)), (3_050, Some(3_100))]), 0, "one slow sync says nothing");
-        assert_eq!(slow_at(5_900, [(0, Some(1_900)), (2_000, None)]), 0);
-        assert_eq!(slow_at(6_100, [(0, Some(1_900)), (2_000, None)]), 4_100, "as long as two");
-        assert_eq!(slow_at(9_100, [(0, Some(3_000)), (3_050, Some(6_050))]), 0, "over");
-        assert_eq!(slow_at(43_100, [(0, Some(3_000)), (40_000, Some(43_050))]), 0, "far apart");
-        assert_eq!(slow_for(&[None; 2], begin), Duration::ZERO);
+        assert_eq!(slow_at(6_100, [(0, Some(3_000)), (3_050, Some(6_050))]), (6_100, MORE));
+        assert_eq!(slow_at(5_200, [(0, Some(3_000)), (3_050, None)]), (5_200, MORE), "the second need not end");
+        assert_eq!(slow_at(5_000, [(0, Some(3_000)), (3_050, None)]), (0, 0), "not slow yet");
+        assert_eq!(slow_at(3_200, [(0, Some(3_000)), (3_050, Some(3_100))]), (0, 0), "well again");
+        assert_eq!(slow_at(5_900, [(0, Some(1_900)), (2_000, None)]), (3_900, MUCH), "it alone");
+        assert_eq!(slow_at(6_100, [(0, Some(1_900)), (2_000, None)]), (4_100, MORE), "as long as two");
+        assert_eq!(slow_at(9_100, [(0, Some(3_000)), (3_050, Some(6_050))]), (0, 0), "over");
+        assert_eq!(slow_at(43_100, [(0, Some(3_000)), (40_000, Some(43_050))]), (3_100, MUCH), "far apart");
+        assert_eq!(slow(&[None; 2], begin), Slow::default());
     }
 
     #[test]
     fn what_a_sync_has_to_do_explains_its_length() {
         let begin = Instant::now();
         let now = begin + Duration::from_secs(8);
-        let both = |files, bytes| slow_for(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now);
+        let both = |files, bytes| slow(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now).for_;
         assert!(!both(1, 0).is_zero());
         assert!(!both(10, 32 << 20).is_zero(), "a little more");
         assert!(both(1, 200 << 20).is_zero(), "a disk that is busy with what was written in seconds");
@@ -343,12 +357,13 @@ mod tests {
 
     #[test]
     fn only_one_that_is_slower_than_most_lags() {
-        let lags = |mine, others: &[u64]| super::lags(mine, others.iter().copied());
+        let lags = |mine, others: &[u64]| super::lags(MORE, mine, others.iter().copied());
         assert!(lags(3_000, &[20, 1]) && lags(3_000, &[20, 2_900, 100]));
         assert!(!lags(3_000, &[2_500, 2_900, 0, 0, 0]), "those that have nothing to sync do not count");
         assert!(!lags(3_000, &[2_500, 20]), "not most");
         assert!(!lags(3_000, &[2_500, 2_900]), "a disk for all");
         assert!(!lags(3_000, &[]), "nobody to compare with");
+        assert!(lags(2_100, &[900, 1]) && !super::lags(MUCH, 2_100, [900, 1].into_iter()), "faster, but not much");
     }
 
     #[test]
@@ -359,11 +374,11 @@ mod tests {
             now += EVERY;
             rhythm.step(now, signs, left)
         };
-        assert_eq!(step(Signs { lags: false, ..slow(6_000) }, false), Step::Beat, "all are slow");
-        assert_eq!(step(Signs { spare: false, ..slow(6_000) }, false), Step::Beat, "the others need it");
-        assert_eq!(step(slow(6_000), false), Step::Leave);
+        assert_eq!(step(Signs { lags: false, ..late(6_000) }, false), Step::Beat, "all are slow");
+        assert_eq!(step(Signs { spare: false, ..late(6_000) }, false), Step::Beat, "the others need it");
+        assert_eq!(step(late(6_000), false), Step::Leave);
         // away: nobody is asked any more how fast the others are
-        assert_eq!(step(Signs { lags: false, ..slow(7_000) }, true), Step::Away);
+        assert_eq!(step(Signs { lags: false, ..late(7_000) }, true), Step::Away);
         let mut steps = vec![];
         for _ in 0..5 {
             steps.push(step(WELL, true));
@@ -371,8 +386,8 @@ mod tests {
         assert_eq!(steps, [Step::Away, Step::Away, Step::Away, Step::Return, Step::Beat]);
         // a process that stood still in the middle of both syncs
         now += Duration::from_secs(4);
-        assert_eq!(rhythm.step(now, slow(8_000), false), Step::Beat);
+        assert_eq!(rhythm.step(now, late(8_000), false), Step::Beat);
         now += EVERY;
-        assert_eq!(rhythm.step(now, slow(8_500), false), Step::Beat);
+        assert_eq!(rhythm.step(now, late(8_500), false), Step::Beat);
     }
 }

@@ -3,7 +3,7 @@
 //! Contract: touched when maps change and heartbeats leave, not by reads and writes.
 
 use super::power::Losses;
-use super::rhythm;
+use super::rhythm::{self, Slow};
 use super::scrub::Board;
 use super::{OsdConfig, StoreConfig};
 use bytes::Bytes;
@@ -212,10 +212,10 @@ impl Shared {
         self.pulses.lock().iter().flatten().map(|pulse| pulse.sync_stall).max().unwrap_or_default()
     }
 
-    /// For how long the syncs of some core have been too slow for what they had to do.
-    pub fn slow_for(&self) -> Duration {
-        let slow_for = |pulse: &Pulse| rhythm::slow_for(&pulse.syncs, pulse.at);
-        self.pulses.lock().iter().flatten().map(slow_for).max().unwrap_or_default()
+    /// How slow the syncs are of the core of which they have been slow for the longest time.
+    pub fn slow(&self) -> Slow {
+        let slow = |pulse: &Pulse| rhythm::slow(&pulse.syncs, pulse.at);
+        self.pulses.lock().iter().flatten().map(slow).max().unwrap_or_default()
     }
 
     /// Can every PG of this OSD go on without it, as the map has it?
