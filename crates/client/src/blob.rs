@@ -355,5 +355,11 @@ mod tests {
             prop_assert!(!stored.contains(&b'/') && !stored.contains(&0) && !stored.starts_with(b"."));
             prop_assert_eq!(decode_name(&stored), name);
         }
+
+        /// Somebody else may have made a file there.
+        #[test]
+        fn any_file_has_a_name(stored in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(decode_name(&stored).len() <= stored.len());
+        }
     }
 }

@@ -46,7 +46,8 @@ impl Guest {
 }
 
 impl Cluster {
-    /// Mounts it at one more place. The client's log and pid stand with the cluster's under this name.
+    /// Mounts it at one more place, with the options of the first. The client's log and pid stand with the cluster's under
+    /// this name.
     ///
     /// # Errors
     /// When it does not come up.
@@ -60,7 +61,7 @@ impl Cluster {
         };
         let guest = Guest { daemon, point: point.to_path_buf() };
         let mut command = self.command("fuse-client");
-        command.arg("mount").arg(self.layout.monitor.to_string()).arg(point);
+        self.mount_command(&mut command, point);
         let begin = guest.daemon.spawn(&mut command)?;
         guest.daemon.wait_ready(begin, READY_MAX, interrupt, |output| output.contains("is mounted on"))?;
         Ok(guest)

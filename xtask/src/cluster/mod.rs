@@ -199,10 +199,7 @@ impl Cluster {
         }
         let daemon = self.daemon(MOUNT)?;
         let mut command = self.program_of(MOUNT, "fuse-client");
-        command.arg("mount").arg(self.layout.monitor.to_string()).arg(point).current_dir(&self.dir);
-        if !self.layout.mount_options.is_empty() {
-            command.args(["-o", &self.layout.mount_options]);
-        }
+        self.mount_command(command.current_dir(&self.dir), point);
         let begin = daemon.spawn(&mut command)?;
         // It says so itself; the table of mounts alone may still show a dead one.
         let mounted = |output: &str| {
@@ -210,6 +207,13 @@ impl Cluster {
         };
         daemon.wait_ready(begin, READY_MAX, interrupt, mounted)?;
         exec::run_ok(Command::new("stat").arg("-f").arg(point), READY_MAX, interrupt).map(drop)
+    }
+
+    fn mount_command(&self, command: &mut Command, point: &Path) {
+        command.arg("mount").arg(self.layout.monitor.to_string()).arg(point);
+        if !self.layout.mount_options.is_empty() {
+            command.args(["-o", &self.layout.mount_options]);
+        }
     }
 
     /// Unmounts and waits for the client's end.

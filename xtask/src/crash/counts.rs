@@ -10,6 +10,7 @@ use std::fmt;
 const ACKS_MIN: u64 = 20;
 const FSYNCS_MIN: u64 = 6;
 const COMMITS_MIN: u64 = 1;
+const SHARED_MIN: u64 = 30;
 const OBJECTS_MIN: u64 = 20;
 const FAULTS_MIN: u64 = 4;
 
@@ -34,6 +35,8 @@ pub struct Counts {
     pub sqlite_commits: u64,
     /// See `sqlite_commits`.
     pub git_commits: u64,
+    /// Writes of two mounts to the same files that were answered.
+    pub shared_writes: u64,
     /// Objects decoded offline, each from every k of its shards; one counts anew in each round.
     pub objects: u64,
     /// The decodings.
@@ -73,6 +76,7 @@ impl Counts {
             ("passes of fio", self.fio_passes, COMMITS_MIN * self.rounds),
             ("transactions of SQLite", self.sqlite_commits, COMMITS_MIN * self.rounds),
             ("commits of git", self.git_commits, COMMITS_MIN * self.rounds),
+            ("writes to files that two mounts share", self.shared_writes, SHARED_MIN * self.rounds),
             ("decoded objects", self.objects, OBJECTS_MIN * self.rounds),
             ("decodings", self.subsets, self.objects.max(1)),
             ("scrubbed objects", self.scrubbed, OBJECTS_MIN * self.rounds),
@@ -91,13 +95,14 @@ impl fmt::Display for Counts {
         writeln!(
             f,
             "{} direct writes answered, {} fsyncs, {} MB stamped; {} passes of fio --verify, {} transactions of SQLite, \
-             {} commits of git: all as promised",
+             {} commits of git, {} writes to files that two mounts share: all as promised",
             self.acks,
             self.fsyncs,
             self.stamped_bytes >> 20,
             self.fio_passes,
             self.sqlite_commits,
-            self.git_commits
+            self.git_commits,
+            self.shared_writes
         )?;
         write!(
             f,
@@ -124,6 +129,7 @@ mod tests {
             fio_passes: 4,
             sqlite_commits: 9,
             git_commits: 9,
+            shared_writes: 90,
             objects: 90,
             subsets: 270,
             scrubbed: 90,
@@ -141,12 +147,13 @@ mod tests {
 
     #[test]
     fn each_count_is_needed() {
-        let lacks: [fn(&mut Counts); 9] = [
+        let lacks: [fn(&mut Counts); 10] = [
             |c| c.acks = 0,
             |c| c.fsyncs = 0,
             |c| c.fio_passes = 0,
             |c| c.sqlite_commits = 0,
             |c| c.git_commits = 0,
+            |c| c.shared_writes = 0,
             |c| c.objects = 0,
             |c| c.scrubbed = 0,
             |c| c.flipped = 0,

@@ -1,11 +1,11 @@
-//! Writers of five kinds, each of which remembers what it was promised, outside the file system under test.
+//! Writers of six kinds, each of which remembers what it was promised, outside the file system under test.
 //!
 //! * Stamped blocks, buffered and direct: see [`crate::stamp`]. * fio: writes and verifies again and again.
 //! * SQLite: numbered transactions without gaps. * git: commits whose ids were told.
-//! * Beside them files that do not change.
+//! * Files that two mounts write, with locks and without: `shared.py`. * Beside them files that do not change.
 //!
 //! Contract: while only daemons die none of them may see an error. When the client dies they end, and begin again on the
-//! new mount with what they left. [`Load::verify`] holds the file system to every promise so far.
+//! new mount with what they left; the second mount stays, and may have to wait until the dead client's locks and leases go. [`Load::verify`] holds the file system to every promise so far.
 
 use super::counts::Counts;
 use crate::error::{Context, Outcome, ensure};
@@ -31,6 +31,9 @@ const FIO: &str = "--name=verify --rw=randwrite --bsrange=512-64k --size=2M --di
 const GIT_CONFIG: &str = "[safe]\n\tdirectory = *\n[user]\n\tname = test\n\temail = test@localhost\n\
     [init]\n\tdefaultBranch = main\n[core]\n\tfsync = all\n[gc]\n\tauto = 0\n";
 
+/// What two mounts do to the same files.
+const SHARED: &str = include_str!("shared.py");
+
 /// A kind of writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writer {
@@ -39,10 +42,15 @@ enum Writer {
     Fio,
     Sqlite,
     Git,
+    /// On the first mount.
+    Here,
+    /// On the second.
+    There,
 }
 
 impl Writer {
-    const ALL: [Writer; 5] = [Writer::Buffered, Writer::Direct, Writer::Fio, Writer::Sqlite, Writer::Git];
+    const ALL: [Writer; 7] =
+        [Writer::Buffered, Writer::Direct, Writer::Fio, Writer::Sqlite, Writer::Git, Writer::Here, Writer::There];
 
     fn name(self) -> &'static str {
         match self {
@@ -51,6 +59,16 @@ impl Writer {
             Writer::Fio => "fio",
             Writer::Sqlite => "sqlite",
             Writer::Git => "git",
+            Writer::Here => "here",
+            Writer::There => "there",
+        }
+    }
+
+    /// Its directory in that of all.
+    fn dir(self) -> &'static str {
+        match self {
+            Writer::Here | Writer::There => "shared",
+            _ => self.name(),
         }
     }
 
@@ -66,6 +84,9 @@ impl Writer {
             Writer::Git => "seq $RANDOM > file-$((RANDOM % 20)) && git add -A && \
                 git commit --quiet --allow-empty -m change && git rev-parse HEAD >> \"$notes\""
                 .into(),
+            Writer::Here | Writer::There => {
+                format!("python3 \"$scratch/shared.py\" write {} \"$area\" \"$notes\" \"$stop\"", self.name())
+            }
         };
         // What a killed git holds locked is nobody's.
         let before = match self {
@@ -78,16 +99,20 @@ impl Writer {
 
 /// All writers of a run.
 pub struct Load {
+    /// On the first mount.
     area: PathBuf,
+    /// The same on the second.
+    other_area: PathBuf,
     scratch: PathBuf,
     seed: u64,
     running: Vec<(Writer, Background)>,
 }
 
 impl Load {
-    /// On this mount; manifests go to `scratch`, which lies elsewhere.
-    pub fn new(mount: &Path, scratch: &Path, seed: u64) -> Load {
-        Load { area: mount.join("load"), scratch: scratch.to_path_buf(), seed, running: Vec::new() }
+    /// On these two mounts of one cluster; manifests go to `scratch`, which lies elsewhere.
+    pub fn new(mount: &Path, other: &Path, scratch: &Path, seed: u64) -> Load {
+        let [area, other_area] = [mount, other].map(|mount| mount.join("load"));
+        Load { area, other_area, scratch: scratch.to_path_buf(), seed, running: Vec::new() }
     }
 
     /// Makes what the writers begin with, and the files that do not change.
@@ -104,7 +129,8 @@ impl Load {
             std::fs::write(cold.join(format!("cold-{number}")), &bytes).doing(|| "cannot write a file")?;
         }
         std::fs::write(self.scratch.join(".gitconfig"), GIT_CONFIG).doing(|| "cannot write a git configuration")?;
-        let script = "mkdir -p \"$area\"/{fio,sqlite,git/repository} && cp -r \"$scratch/cold\" \"$area/cold\" && \
+        std::fs::write(self.scratch.join("shared.py"), SHARED).doing(|| "cannot write a script")?;
+        let script = "mkdir -p \"$area\"/{fio,sqlite,git/repository,shared} && cp -r \"$scratch/cold\" \"$area/cold\" && \
             sqlite3 -batch -init /dev/null \"$area/sqlite/db\" 'CREATE TABLE t(n INTEGER PRIMARY KEY, body BLOB);' && \
             git -C \"$area/git/repository\" init --quiet && sync \"$area\"/cold/* \"$area/cold\" \"$area\"";
         bench.run(self.bash(script, "").env("area", &self.area), END_SECONDS).map(drop)
@@ -127,7 +153,7 @@ impl Load {
                     command.args((writer == Writer::Direct).then_some("--direct"));
                     command
                 }
-                _ => self.bash(&writer.script(), writer.name()),
+                _ => self.script_of(writer, &writer.script()),
             };
             let output = self.scratch.join(format!("{}.out", writer.name()));
             self.running.push((writer, background(&mut command, &output)?));
@@ -222,6 +248,7 @@ impl Load {
         counts.fio_passes = self.notes(Writer::Fio).len() as u64;
         counts.sqlite_commits = self.sqlite(bench)?;
         counts.git_commits = self.git(bench)?;
+        counts.shared_writes = self.shared(bench)?;
         self.compare_cold(bench)
     }
 
@@ -229,7 +256,7 @@ impl Load {
         let told = self.notes(Writer::Sqlite).iter().filter_map(|n| n.parse::<u64>().ok()).max().unwrap_or(0);
         let script = "sqlite3 -batch -bail -init /dev/null \"$area/db\" \
             'PRAGMA integrity_check; SELECT coalesce(max(n), 0) || \" \" || count(*) FROM t;'";
-        let out = bench.run(&mut self.bash(script, "sqlite"), END_SECONDS)?.stdout;
+        let out = bench.run(&mut self.script_of(Writer::Sqlite, script), END_SECONDS)?.stdout;
         let lines: Vec<&str> = out.lines().collect();
         let numbers: Vec<u64> = lines.last().map_or("", |l| l).split(' ').filter_map(|n| n.parse().ok()).collect();
         ensure!(lines.first() == Some(&"ok") && numbers.len() == 2, "SQLite's integrity_check: {out}");
@@ -247,9 +274,20 @@ impl Load {
         let told = self.notes(Writer::Git);
         let script = "cd \"$area/repository\"; git fsck --full --strict; git merge-base --is-ancestor \"$last\" HEAD";
         if let Some(last) = told.last() {
-            bench.run(self.bash(&format!("set -e; {script}"), "git").env("last", last), END_SECONDS)?;
+            bench.run(self.script_of(Writer::Git, &format!("set -e; {script}")).env("last", last), END_SECONDS)?;
         }
         Ok(told.len() as u64)
+    }
+
+    /// What two mounts wrote to the same files, as each of them shows it.
+    fn shared(&self, bench: &Bench) -> Outcome<u64> {
+        let script = "python3 \"$scratch/shared.py\" verify \"$area\" \"$scratch\"/{here,there}.notes";
+        let mut told = 0;
+        for writer in [Writer::Here, Writer::There] {
+            let out = bench.run(&mut self.script_of(writer, script), END_SECONDS)?.stdout;
+            told = out.trim().parse().doing(|| format!("no count of writes: {out}"))?;
+        }
+        Ok(told)
     }
 
     /// The files that do not change are as they were, read past the kernel's cache.
@@ -286,6 +324,14 @@ impl Load {
         let mut command = bench.xtask(&["stamp", task, "--seed", &self.seed.to_string()]);
         let manifest = self.scratch.join(writer.name());
         command.arg("--dir").arg(self.area.join(writer.name())).arg("--manifest").arg(manifest);
+        command
+    }
+
+    /// A writer's script.
+    fn script_of(&self, writer: Writer, script: &str) -> Command {
+        let mut command = self.bash(script, writer.name());
+        let area = if writer == Writer::There { &self.other_area } else { &self.area };
+        command.env("area", area.join(writer.dir()));
         command
     }
 

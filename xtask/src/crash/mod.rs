@@ -17,8 +17,8 @@ mod faults;
 mod gluster;
 mod load;
 
-use crate::cluster::Cluster;
 use crate::cluster::layout::Spec;
+use crate::cluster::{Cluster, Guest};
 use crate::error::{Context, Outcome, ensure};
 use crate::exec::Interrupt;
 use crate::netns;
@@ -124,7 +124,7 @@ fn rounds(bench: &Bench, dir: &Path, seed: u64, time: Duration, say: &mut dyn Fn
         let told = arena.round()?;
         say(&format!("round {}, {} s: {told}", arena.counts.rounds, begin.elapsed().as_secs()));
     }
-    arena.cluster.down(&bench.interrupt)?;
+    arena.down()?;
     arena.counts.check()?;
     Ok(std::mem::take(&mut arena.counts))
 }
@@ -164,6 +164,9 @@ pub fn decode_all(cluster: &Cluster) -> Outcome<Decoded> {
 struct Arena<'a> {
     bench: &'a Bench,
     cluster: Cluster,
+    /// The second mount, while there is one.
+    other: Option<Guest>,
+    other_point: PathBuf,
     load: Load,
     deck: Deck,
     rng: fastrand::Rng,
@@ -172,6 +175,7 @@ struct Arena<'a> {
 
 impl Drop for Arena<'_> {
     fn drop(&mut self) {
+        self.other = None;
         self.cluster.kill_all();
     }
 }
@@ -188,12 +192,27 @@ impl<'a> Arena<'a> {
             ..Spec::new(&dir.join("cluster"))
         };
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
-        let load = Load::new(&dir.join("mnt"), &dir.join("promised"), seed);
+        let other_point = dir.join("mnt2");
+        let load = Load::new(&dir.join("mnt"), &other_point, &dir.join("promised"), seed);
         let mut rng = fastrand::Rng::with_seed(seed);
         let deck = Deck::new(&mut rng);
-        let arena = Arena { bench, cluster, load, deck, rng, counts: Counts::default() };
+        let mut arena = Arena { bench, cluster, other: None, other_point, load, deck, rng, counts: Counts::default() };
         arena.load.prepare(bench)?;
+        arena.mount_other()?;
         Ok(arena)
+    }
+
+    /// A clean stop of everything.
+    fn down(&mut self) -> Outcome {
+        if let Some(other) = self.other.take() {
+            other.unmount(&self.cluster, &self.bench.interrupt)?;
+        }
+        self.cluster.down(&self.bench.interrupt)
+    }
+
+    fn mount_other(&mut self) -> Outcome {
+        self.other = Some(self.cluster.mount_also("second", &self.other_point, &self.bench.interrupt)?);
+        Ok(())
     }
 
     /// One round; returns what was done, in words.
@@ -225,9 +244,10 @@ impl<'a> Arena<'a> {
         self.load.wait_progress(self.bench, &so_far)?;
         self.load.stop(self.bench)?;
         settle(&self.cluster, &self.bench.interrupt)?;
-        self.cluster.down(&self.bench.interrupt)?;
+        self.down()?;
         self.counts.decoded(&decode_all(&self.cluster)?);
         self.cluster.start_all(&self.bench.interrupt)?;
+        self.mount_other()?;
         self.load.verify(self.bench, &mut self.counts)?;
         self.scrub()
     }
