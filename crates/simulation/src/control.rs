@@ -69,9 +69,10 @@ impl World {
 
     /// The monitor stands still for long: nobody else is to blame.
     pub fn clock_jump(&mut self) -> Check {
-        let before = self.mon.map().epoch;
         self.everyone_is_heard(None, None);
+        // Who cannot reach it may have been silent for too long before.
         self.monitor(|mon, now| mon.tick(now));
+        let before = self.mon.map().epoch;
         self.mon_now += Duration::from_secs(3600);
         self.monitor(|mon, now| mon.tick(now));
         if self.mon.map().epoch == before || self.mon.map().pgs.values().any(|pg| !pg.active) {

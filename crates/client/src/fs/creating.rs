@@ -1,77 +1,164 @@
 //! Files being made, of which the service knows already and this mount does not.
 //!
-//! Contract: a creation counts from before the service is asked until the file stands where this mount looks for it, with
-//! its lease. Whoever looks for a file asks first whether one is being made, and looks then. So a file that is not found
-//! while none is being made is one of which this mount has nothing: a recall of it may be answered so.
-//!
-//! The count is a parameter, so that `loom` can stand in for the hardware in the tests.
+//! Contract: a recall of a file that is not known here is answered at once: this mount has nothing of it. If it is one that is
+//! being made, the answer to its creation is still on its way, and brings a lease that has been given back
+//! ([`Creation::made`]). One that was asked for by a session that died meanwhile brings nothing at all.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use messenger::sync::{ContentionMutex, LockTable};
+use protocol::Gfid;
+use protocol::namespace::Grant;
+use std::collections::{BTreeSet, VecDeque};
 
-/// The operations that it needs of an atomic count.
-pub(super) trait Count {
-    fn load(&self, order: Ordering) -> u64;
-    fn fetch_add(&self, by: u64, order: Ordering) -> u64;
-    fn fetch_sub(&self, by: u64, order: Ordering) -> u64;
+/// What the answer to a creation brings, as far as it still counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Brought {
+    /// A lease, and the file is open.
+    Lease(Grant),
+    /// The file is open.
+    Open,
+    /// Nothing: the session that asked is dead.
+    Nothing,
 }
 
-impl Count for AtomicU64 {
-    fn load(&self, order: Ordering) -> u64 {
-        AtomicU64::load(self, order)
-    }
-
-    fn fetch_add(&self, by: u64, order: Ordering) -> u64 {
-        AtomicU64::fetch_add(self, by, order)
-    }
-
-    fn fetch_sub(&self, by: u64, order: Ordering) -> u64 {
-        AtomicU64::fetch_sub(self, by, order)
-    }
+#[derive(Default)]
+struct State {
+    last: u64,
+    under_way: BTreeSet<u64>,
+    /// Files of which a recall was answered while they were not known, each with the last creation that had begun.
+    disowned: VecDeque<(u64, Gfid)>,
+    /// Sessions that died.
+    deaths: u64,
 }
 
 /// The files being made.
-#[derive(Debug, Default)]
-pub(super) struct Creations<C = AtomicU64> {
-    under_way: C,
+pub(super) struct Creations {
+    state: ContentionMutex<State>,
 }
 
 /// A creation under way, until this is dropped.
-pub(super) struct Creation<'a, C: Count = AtomicU64>(&'a Creations<C>);
-
-/// What a look for a file gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<T> {
-    /// The file.
-    Here(T),
-    /// It may be one that is being made.
-    MayCome,
-    /// This mount has nothing of it.
-    Nowhere,
+pub(super) struct Creation<'a> {
+    of: &'a Creations,
+    number: u64,
+    deaths: u64,
 }
 
-impl<C: Count> Creations<C> {
-    /// A file is about to be made.
-    pub fn begin(&self) -> Creation<'_, C> {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        Creation(self)
+impl Creations {
+    pub fn new(locks: &LockTable) -> Self {
+        Self { state: ContentionMutex::new(locks, "fs creations", State::default()) }
     }
 
-    /// Looks for a file that the service says this mount has.
-    pub fn find<T>(&self, look: impl FnOnce() -> Option<T>) -> Found<T> {
-        let may_come = self.under_way.load(Ordering::Acquire) > 0;
-        match look() {
-            Some(file) => Found::Here(file),
-            None if may_come => Found::MayCome,
-            None => Found::Nowhere,
+    /// A file is about to be made, at once: the session of now is asked.
+    pub fn begin(&self) -> Creation<'_> {
+        let mut state = self.state.lock();
+        state.last += 1;
+        let number = state.last;
+        state.under_way.insert(number);
+        Creation { of: self, number, deaths: state.deaths }
+    }
+
+    /// Looks for a file that the service says this mount has. If it is not there, the service is to be told so.
+    pub fn find<T>(&self, gfid: Gfid, look: impl FnOnce() -> Option<T>) -> Option<T> {
+        let mut state = self.state.lock();
+        let found = look();
+        if found.is_none() && !state.under_way.is_empty() {
+            let last = state.last;
+            state.disowned.push_back((last, gfid));
+        }
+        found
+    }
+
+    /// The session is dead.
+    pub fn fenced(&self) {
+        self.state.lock().deaths += 1;
+    }
+}
+
+impl Creation<'_> {
+    /// The service has answered. `know` makes the file known here, with what of the answer still counts; whoever looks for
+    /// it finds it then.
+    pub fn made<R>(self, gfid: Gfid, grant: Grant, know: impl FnOnce(Brought) -> R) -> R {
+        let state = self.of.state.lock();
+        let brought = if state.deaths != self.deaths {
+            Brought::Nothing
+        } else if state.disowned.iter().any(|(_, disowned)| *disowned == gfid) {
+            Brought::Open
+        } else {
+            Brought::Lease(grant)
+        };
+        let known = know(brought);
+        drop(state);
+        known
+    }
+}
+
+impl Drop for Creation<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.state.lock();
+        state.under_way.remove(&self.number);
+        let first = state.under_way.first().copied().unwrap_or(u64::MAX);
+        while state.disowned.front().is_some_and(|(last, _)| *last < first) {
+            state.disowned.pop_front();
         }
     }
 }
 
-impl<C: Count> Drop for Creation<'_, C> {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Release);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::Epoch;
+    use protocol::namespace::LeaseMode;
+
+    const FILE: Gfid = Gfid::of_inode(7);
+    const OTHER: Gfid = Gfid::of_inode(8);
+    const GRANT: Grant = Grant { mode: LeaseMode::Write, token: 3, epoch: Epoch::new(1) };
+
+    fn creations() -> Creations {
+        Creations::new(&LockTable::default())
+    }
+
+    fn disowned(creations: &Creations) -> usize {
+        creations.state.lock().disowned.len()
+    }
+
+    #[test]
+    fn a_lease_counts_if_no_recall_of_the_file_was_answered() {
+        let creations = creations();
+        let (file, other) = (creations.begin(), creations.begin());
+        assert_eq!(creations.find(FILE, || None::<()>), None);
+        assert_eq!(other.made(OTHER, GRANT, |brought| brought), Brought::Lease(GRANT));
+        assert_eq!(file.made(FILE, GRANT, |brought| brought), Brought::Open);
+        assert_eq!(disowned(&creations), 0, "nobody waits for it");
+        assert_eq!(creations.begin().made(FILE, GRANT, |brought| brought), Brought::Lease(GRANT));
+    }
+
+    #[test]
+    fn a_file_that_is_known_is_found() {
+        let creations = creations();
+        let _under_way = creations.begin();
+        assert_eq!(creations.find(FILE, || Some(5)), Some(5));
+        assert_eq!(disowned(&creations), 0);
+    }
+
+    #[test]
+    fn a_busy_mount_does_not_collect_what_was_recalled() {
+        let creations = creations();
+        let mut before = creations.begin();
+        for _ in 0..100 {
+            assert_eq!(creations.find(FILE, || None::<()>), None);
+            before = creations.begin();
+        }
+        assert!(disowned(&creations) <= 1);
+        drop(before);
+        assert_eq!(creations.find(FILE, || None::<()>), None);
+        assert_eq!(disowned(&creations), 0, "none is being made");
+    }
+
+    #[test]
+    fn a_dead_sessions_answer_brings_nothing() {
+        let creations = creations();
+        let file = creations.begin();
+        creations.fenced();
+        assert_eq!(file.made(FILE, GRANT, |brought| brought), Brought::Nothing);
+        assert_eq!(creations.begin().made(FILE, GRANT, |brought| brought), Brought::Lease(GRANT));
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,6 +8,7 @@
 //! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
 //!   the size moves past them.
 
+use super::creating::Brought;
 use crate::objecter::{FileRef, SizeHint};
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
@@ -276,14 +277,20 @@ impl InodeState {
         self.holder.not_granted(ticket);
     }
 
-    /// This session has just made the file, with the write lease and open once.
-    pub fn created(&mut self, attr: &Attr, grant: Grant) {
-        self.holder.created(grant);
-        self.adopt(attr);
-        self.tail = Tail::Clean;
-        self.unsynced = true;
+    /// This mount has just made the file, and has it open once.
+    pub fn created(&mut self, attr: &Attr, brought: Brought) {
         self.opens += 1;
-        self.no_capability = true;
+        match brought {
+            Brought::Lease(grant) => {
+                self.holder.created(Some(grant));
+                self.adopt(attr);
+                self.tail = Tail::Clean;
+                self.unsynced = true;
+                self.no_capability = true;
+            }
+            Brought::Open => self.holder.created(None),
+            Brought::Nothing => {}
+        }
     }
 
     fn adopt(&mut self, attr: &Attr) {

@@ -3,7 +3,6 @@
 //! Contract: [`LocalFs::enter`] returns with the operation inside and the lease held. A lease goes back in this order:
 //! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
 
-use super::creating::Found;
 use super::errno::{EIO, ENOENT, ESTALE};
 use super::inode::{Access, InodeState, Need, RecallStep};
 use super::table::{Asking, Entered, Inode, Op};
@@ -23,10 +22,6 @@ use std::time::Duration;
 pub(super) const INVALIDATE_ROUNDS: u32 = 3;
 /// How long a round may take: far above what dropping pages costs, far below what a recall may take.
 pub(super) const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
-/// How long a recall of an unknown file waits for files being made: the answer to their creation is on its way.
-const CREATE_ROUNDS: u32 = 100;
-const CREATE_ROUND: Duration = Duration::from_millis(10);
-
 /// An answer of another kind than the question's.
 pub(super) fn unexpected(what: &'static str, reply: &Reply) -> ClientError {
     ClientError::Protocol(format!("{reply:?} to {what}"))
@@ -134,19 +129,7 @@ impl<B: Backend> LocalFs<B> {
 
     /// The service wants a lease back, down to `keep`.
     pub(super) async fn recall(&self, gfid: Gfid, keep: Option<LeaseMode>) {
-        let find = || self.shared.creations.find(|| self.shared.table.get(gfid));
-        let mut found = find();
-        for _ in 0..CREATE_ROUNDS {
-            if !matches!(found, Found::MayCome) {
-                break;
-            }
-            self.backend.sleep(CREATE_ROUND).await;
-            found = find();
-        }
-        let inode = match found {
-            Found::Here(inode) => Some(inode),
-            Found::MayCome | Found::Nowhere => None,
-        };
+        let inode = self.shared.creations.find(gfid, || self.shared.table.get(gfid));
         let step = match &inode {
             None => RecallStep::Answer,
             Some(inode) => inode.change(|state| state.recall(keep)),

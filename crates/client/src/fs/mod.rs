@@ -126,7 +126,7 @@ impl Shared {
             table: table::Table::new(locks),
             dirs: dir::Streams::new(locks),
             stamp: AtomicU64::new(0),
-            creations: creating::Creations::default(),
+            creations: creating::Creations::new(locks),
             closes: AtomicU64::new(0),
             space: ContentionMutex::new(locks, "fs space", None),
             usage: usage::Usage::new(locks),

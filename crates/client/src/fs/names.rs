@@ -137,8 +137,8 @@ impl<B: Backend> LocalFs<B> {
         match self.ask(op, caller).await {
             Ok(Reply::Opened { attr, grant: Some(grant) }) => {
                 // At once: a recall that finds the file must find the lease.
-                let inode = self.shared.table.insert(attr.gfid, |state| state.created(&attr, grant));
-                drop(creating);
+                let know = |brought| self.shared.table.insert(attr.gfid, |state| state.created(&attr, brought));
+                let inode = creating.made(attr.gfid, grant, know);
                 Ok((attr, inode.with(|state| state.kernel_cache_begins())))
             }
             Ok(other) => Err(unexpected("create", &other)),

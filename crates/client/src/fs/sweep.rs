@@ -72,6 +72,7 @@ impl<B: Backend> LocalFs<B> {
     /// The session is dead: nothing is held any more, and nothing cached may be used.
     pub(super) async fn fenced(&self) {
         self.shared.locks.fenced();
+        self.shared.creations.fenced();
         self.shared.known.forget_all();
         let inodes = self.shared.table.all();
         for inode in &inodes {

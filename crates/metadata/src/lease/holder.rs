@@ -72,6 +72,8 @@ pub struct Holder {
     asking: Option<Ticket>,
     closing: Option<Ticket>,
     tickets: u64,
+    /// Tickets up to this one are of sessions that are dead.
+    dead_tickets: u64,
     recalling: bool,
     recall_again: Option<Option<LeaseMode>>,
     /// Writes begun, and how many of them are stable.
@@ -145,6 +147,9 @@ impl Holder {
 
     /// The service granted. True if the grant counts; a void one is asked for anew.
     pub fn granted(&mut self, ticket: Ticket, grant: Grant) -> bool {
+        if ticket.0 <= self.dead_tickets {
+            return false;
+        }
         self.open = true;
         if self.asking != Some(ticket) {
             return false;
@@ -157,14 +162,16 @@ impl Holder {
         true
     }
 
-    /// This session has just made the file, and has it open.
+    /// This session has just made the file, and has it open; `None`: the lease that this brought has been given back.
     ///
     /// # Panics
     /// If it held a lease on it before.
-    pub fn created(&mut self, grant: Grant) {
+    pub fn created(&mut self, grant: Option<Grant>) {
         assert!(self.mode.is_none(), "a new file cannot have a lease already");
         self.open = true;
-        self.take(grant);
+        if let Some(grant) = grant {
+            self.take(grant);
+        }
     }
 
     fn take(&mut self, grant: Grant) {
@@ -258,10 +265,11 @@ impl Holder {
     }
 
     /// The session is dead: everything is gone, and what was not stable is lost or not, as the shards decide. Tokens
-    /// go on: a late answer to the dead session's question is void.
+    /// go on: a late answer to the dead session's question is void, and says nothing of the next one.
     pub fn fenced(&mut self) {
         self.asking = None;
         self.closing = None;
+        self.dead_tickets = self.tickets;
         self.mode = None;
         self.open = false;
         self.recall_again = None;

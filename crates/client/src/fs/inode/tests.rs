@@ -158,7 +158,7 @@ fn unknown_bytes_are_zeroed_before_the_size_moves_past_them() {
 #[test]
 fn a_new_file_has_no_unknown_bytes() {
     let mut state = InodeState::new(Gfid::of_inode(7));
-    state.created(&attr(0), grant(LeaseMode::Write));
+    state.created(&attr(0), Brought::Lease(grant(LeaseMode::Write)));
     assert_eq!(state.opens(), 1);
     let plan = state.begin_write(1000, 10, false).expect("sparse");
     assert_eq!((plan.hint.zero_from, plan.hint.size_after), (0, 1010));
