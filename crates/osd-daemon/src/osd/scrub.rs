@@ -51,6 +51,16 @@ struct Stamp {
     since_secs: u64,
 }
 
+impl Stamp {
+    /// What a clock that was ahead has noted says nothing, and must not keep the PG from being scrubbed until then.
+    fn forget_the_future(&mut self, now: u64) {
+        self.since_secs = self.since_secs.min(now);
+        for secs in [&mut self.at.light_secs, &mut self.at.deep_secs] {
+            *secs = if *secs > now { 0 } else { *secs };
+        }
+    }
+}
+
 /// What outlives a restart.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Saved {
@@ -98,6 +108,7 @@ impl Board {
     /// The next PG to scrub among a core's, and whether deeply; it counts as running. None while another one does.
     /// `light`, `deep`: intervals in seconds; 0: only when asked.
     pub fn next(&mut self, mine: &[(PgId, Lead)], now: u64, light: u64, deep: u64) -> Option<(PgId, bool)> {
+        self.stamps.values_mut().for_each(|stamp| stamp.forget_the_future(now));
         for (pg, lead) in mine {
             match lead {
                 Lead::No => drop(self.requested.remove(pg)),
@@ -117,7 +128,7 @@ impl Board {
         let scheduled = || {
             let due = clean().filter_map(|pg| {
                 let stamp = &self.stamps[&pg];
-                let age = |secs: u64| now.saturating_sub(secs.max(stamp.since_secs.min(now)));
+                let age = |secs: u64| now - secs.max(stamp.since_secs);
                 let is_deep = deep > 0 && age(stamp.at.deep_secs) >= deep;
                 (is_deep || light > 0 && age(stamp.at.light_secs) >= light).then_some((
                     stamp.at.light_secs,
@@ -389,5 +400,39 @@ mod tests {
             damaged.load(path.clone());
             assert_eq!(damaged.status(), ScrubStatus::default());
         }
+    }
+
+    /// Behind the checksum anything may stand: it is refused, or reported.
+    #[test]
+    fn a_file_with_other_contents_does_no_harm() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(FILE);
+        let mut board = Board::default();
+        board.load(path.clone());
+        board.finish(pg(0), true, &[OsdId::new(4)], Some(&scrubbed(&[7, 8])), 60);
+        let (_, whole) = board.to_save().expect("it knows its file");
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut taken = 0;
+        for _ in 0..20_000 {
+            let mut payload = whole[4..].to_vec();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..payload.len());
+                payload[at] = rng.u8(..);
+            }
+            payload.truncate(rng.usize(1..=payload.len()).max(rng.usize(..payload.len())));
+            let mut bytes = crc32c::crc32c(&payload).to_le_bytes().to_vec();
+            bytes.extend(payload);
+            if decode(&bytes).is_none() {
+                continue;
+            }
+            std::fs::write(&path, &bytes).expect("written");
+            let mut other = Board::default();
+            other.load(path.clone());
+            assert_eq!(other.report().open as usize, other.status().findings.len());
+            let next = [1_000, 1_010].map(|now| other.next(&[(pg(0), Lead::Clean)], now, 5, 5));
+            assert!(next.iter().any(Option::is_some), "never scrubbed again");
+            taken += 1;
+        }
+        assert!(taken > 100, "{taken} of them were taken");
     }
 }
