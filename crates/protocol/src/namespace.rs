@@ -341,8 +341,7 @@ pub enum NamespaceOp {
 }
 
 impl NamespaceOp {
-    /// May a session ask this after another one that died with it unanswered? True for what changes no file: a lease that the
-    /// dead session was granted died with it.
+    /// May a session ask this after another one that died with it unanswered? True for what changes nothing.
     pub const fn is_question(&self) -> bool {
         matches!(
             self,
@@ -351,7 +350,7 @@ impl NamespaceOp {
                 | Self::Parent { .. }
                 | Self::ReadLink { .. }
                 | Self::ReadDir { .. }
-                | Self::Open { .. }
+                | Self::Lock { op: LockOp::Test(_), .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattr { .. }
                 | Self::StatFs

@@ -5,7 +5,8 @@
 //! * Files that two mounts write, with locks and without: `shared.py`. * Beside them files that do not change.
 //!
 //! Contract: while only daemons die none of them may see an error. When the client dies they end, and begin again on the
-//! new mount with what they left; the second mount stays, and may have to wait until the dead client's locks and leases go. [`Load::verify`] holds the file system to every promise so far.
+//! new mount with what they left; the second mount stays, and may have to wait until the dead client's locks and leases
+//! go. [`Load::verify`] holds the file system to every promise so far.
 
 use super::counts::Counts;
 use crate::error::{Context, Outcome, ensure};

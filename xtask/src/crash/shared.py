@@ -59,16 +59,23 @@ class Numbers:
         return number
 
 
+def told_in(notes):
+    for line in notes:
+        words = line.split()
+        if len(words) == 3 and line.endswith("\n") and words[2].isdigit():
+            yield words[0], words[1], int(words[2])
+
+
 def write(name, area, notes, stop):
     rng = random.Random()
     counter, blocks = Numbers(f"{area}/counter", 48), Numbers(f"{area}/blocks", BLOCK)
     log = os.open(f"{area}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with open(notes, "a+") as noted:
         noted.seek(0)
-        last = max((int(line.split()[2]) for line in noted if line.startswith("log ") and line.endswith("\n")), default=0)
-        # A line may be in the log that nobody had the time to note; and a note may have been cut.
-        last += 1000
-        noted.write("\n")
+        # A line may be in the log that nobody had the time to note.
+        last = max((number for file, _, number in told_in(noted) if file == "log"), default=0) + 1000
+        # The last note may have been cut: what is left of it must not read as another one.
+        noted.write(" cut\n")
         while not os.path.exists(stop):
             print("counter", 0, counter.raise_one(0, rng), file=noted, flush=True)
             at = rng.randrange(BLOCKS)
@@ -84,18 +91,15 @@ def verify(area, *paths):
     turns, numbers, lines = 0, {}, set()
     for path in paths:
         with open(path) as noted:
-            for line in noted:
-                words = line.split()
-                if len(words) != 3 or not line.endswith("\n"):
-                    continue
+            for file, of, number in told_in(noted):
                 turns += 1
-                if words[0] == "log":
-                    lines.add((words[1], int(words[2])))
+                if file == "log":
+                    lines.add((of, number))
                     continue
-                told = numbers.setdefault((words[0], int(words[1])), set())
-                if int(words[2]) in told:
-                    sys.exit(f"{line.strip()}: noted twice, so one of two writes was lost")
-                told.add(int(words[2]))
+                told = numbers.setdefault((file, int(of)), set())
+                if number in told:
+                    sys.exit(f"{file} {of} {number}: noted twice, so one of two writes was lost")
+                told.add(number)
     for (file, at), told in numbers.items():
         size = BLOCK if file == "blocks" else 48
         with open(f"{area}/{file}", "rb") as data:

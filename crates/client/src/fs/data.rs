@@ -4,11 +4,11 @@
 //! leaves no operation inside a file.
 
 use super::errno::{EFBIG, EINVAL, EIO, ENXIO, posix};
-use super::inode::{Need, WritePlan};
+use super::inode::{InodeState, Need, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
-use crate::objecter::{join_all, join_both};
+use crate::objecter::{FileRef, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
@@ -89,22 +89,39 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// As [`LocalIo::read`](crate::LocalIo::read).
     pub async fn read(&self, gfid: Gfid, offset: u64, len: usize, caller: Caller) -> Result<Bytes> {
-        loop {
-            let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
-            let (file, size, token) = op.inode().with(|state| (state.file(), state.size(), state.token()));
+        let read = async |file, size: u64| {
             let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
             if len == 0 {
                 return Ok(Bytes::new());
             }
-            match self.backend.read(file, offset, len).await {
-                Ok(data) if self.may_show(op.inode(), token).await? => return Ok(data),
-                // The lease was another one, or the session is: under that it is read again.
-                Ok(_) => {}
+            let data = self.backend.read(file, offset, len).await?;
+            debug_assert_eq!(data.len(), len);
+            Ok(data)
+        };
+        self.look_into(gfid, caller, read).await
+    }
+
+    /// Looks into a file of this size under a read lease; again, if that was another one by then or went with its session.
+    async fn look_into<T>(
+        &self,
+        gfid: Gfid,
+        caller: Caller,
+        look: impl AsyncFn(FileRef, u64) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
+            let (file, size, token) = op.inode().with(|state| (state.file(), state.size(), state.token()));
+            match look(file, size).await {
                 Err(ClientError::Fenced(_)) => {
                     drop(op);
                     self.backend.usable(Epoch::default()).await?;
                 }
                 Err(error) => return Err(error),
+                Ok(seen) => {
+                    if self.may_show(op.inode(), token).await? {
+                        return Ok(seen);
+                    }
+                }
             }
         }
     }
@@ -155,6 +172,7 @@ impl<B: Backend> LocalFs<B> {
     async fn zero_gap(&self, inode: &Inode, to: u64) -> Result<()> {
         let (gap, file, hint) = inode.with(|state| (state.gap(to), state.file(), state.punch_hint()));
         if let Some(gap) = gap {
+            inode.with(InodeState::still_writes)?;
             inode.with(|state| state.begin_change());
             self.backend.punch(file, gap, hint).await?;
             inode.with(|state| state.zeroed(to));
@@ -229,6 +247,7 @@ impl<B: Backend> LocalFs<B> {
         // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
         // file zeroes it. The other way round would leave zeros inside the size.
         let sent = self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, caller).await?;
+        inode.with(InodeState::still_writes)?;
         inode.with(|state| state.truncated(size));
         if size < end {
             inode.with(|state| state.begin_change());
@@ -278,24 +297,25 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// ENXIO beyond the end, and for data when none follows.
     pub async fn seek(&self, gfid: Gfid, offset: u64, to: SeekTo, caller: Caller) -> Result<u64> {
-        let op = self.enter(gfid, Need::shared(LeaseMode::Read), caller).await?;
-        let (file, size) = op.inode().with(|state| (state.file(), state.size()));
-        if offset >= size {
-            return posix(ENXIO);
-        }
-        let mut at = offset;
-        while at < size {
-            let window = at..size.min(at.saturating_add(SEEK_WINDOW));
-            let extents = self.backend.extents(file, window.clone()).await?;
-            if let Some(found) = seek_in(&extents, window.clone(), to) {
-                return Ok(found);
+        let seek = async |file, size| {
+            if offset >= size {
+                return posix(ENXIO);
             }
-            at = window.end;
-        }
-        match to {
-            SeekTo::Hole => Ok(size),
-            SeekTo::Data => posix(ENXIO),
-        }
+            let mut at = offset;
+            while at < size {
+                let window = at..size.min(at.saturating_add(SEEK_WINDOW));
+                let extents = self.backend.extents(file, window.clone()).await?;
+                if let Some(found) = seek_in(&extents, window.clone(), to) {
+                    return Ok(found);
+                }
+                at = window.end;
+            }
+            match to {
+                SeekTo::Hole => Ok(size),
+                SeekTo::Data => posix(ENXIO),
+            }
+        };
+        self.look_into(gfid, caller, seek).await
     }
 
     /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source.

@@ -8,7 +8,9 @@
 //! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
 //!   the size moves past them.
 
+use super::Result;
 use super::creating::Brought;
+use super::errno::{EIO, posix};
 use crate::objecter::{FileRef, SizeHint};
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
@@ -122,8 +124,9 @@ pub struct InodeState {
     /// It has no `security.capability`, which the kernel asks for before every write.
     no_capability: bool,
     lost: bool,
-    /// A session died with the write lease: whether writes were lost that only the objecter knows of was not asked since.
-    doubtful: bool,
+    /// How often a session died with the write lease while somebody had the file open, and for how many of these the objecter
+    /// was asked whether writes were lost.
+    doubts: (u64, u64),
     last_used: u64,
     waiters: Vec<Waker>,
 }
@@ -159,7 +162,7 @@ impl InodeState {
             locked: Vec::new(),
             no_capability: false,
             lost: false,
-            doubtful: false,
+            doubts: (0, 0),
             last_used: 0,
             waiters: Vec::new(),
         }
@@ -399,11 +402,19 @@ impl InodeState {
 
     /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
     pub fn fenced(&mut self) {
-        self.doubtful |= self.lease() == Some(LeaseMode::Write);
+        self.doubts.0 += u64::from(self.lease() == Some(LeaseMode::Write) && self.opens > 0);
         self.lost |= self.dirty || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
         self.holder.fenced();
         self.dirty = false;
         self.kernel_cache = false;
+    }
+
+    /// For an operation that is inside and has waited: did the write lease go with its session meanwhile?
+    ///
+    /// # Errors
+    /// EIO if it did: the file may be another's.
+    pub fn still_writes(&mut self) -> Result<()> {
+        if self.lease() == Some(LeaseMode::Write) { Ok(()) } else { posix(EIO) }
     }
 
     /// Data is about to change otherwise than by `begin_write`: a hole, a cut.
@@ -607,12 +618,17 @@ impl InodeState {
 
     /// Has the objecter to be asked what a dead session lost?
     pub fn is_doubtful(&self) -> bool {
-        self.doubtful
+        self.doubts.1 < self.doubts.0
     }
 
-    /// It has been asked.
-    pub fn doubt_ended(&mut self) {
-        self.doubtful = false;
+    /// How often there was a doubt; hand the number to `doubts_ended`.
+    pub fn doubts(&self) -> u64 {
+        self.doubts.0
+    }
+
+    /// The objecter was asked, for so many doubts.
+    pub fn doubts_ended(&mut self, doubts: u64) {
+        self.doubts.1 = self.doubts.1.max(doubts);
     }
 
     /// See `mark_lost`.
@@ -650,7 +666,7 @@ impl InodeState {
 
     /// Nothing is known here that would be missed.
     pub fn is_forgettable(&self) -> bool {
-        let tells_nothing = !self.lost && !self.doubtful;
+        let tells_nothing = !self.lost && !self.is_doubtful();
         self.opens == 0 && self.lease().is_none() && !self.holder.may_be_open() && tells_nothing && self.is_quiet()
     }
 

@@ -9,8 +9,8 @@ use super::table::{Asking, Entered, Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use metadata::lease::holder::Permit;
-use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, Reply, SetAttr};
+use protocol::{Epoch, Gfid};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use std::time::Duration;
 pub(super) const INVALIDATE_ROUNDS: u32 = 3;
 /// How long a round may take: far above what dropping pages costs, far below what a recall may take.
 pub(super) const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
+
 /// An answer of another kind than the question's.
 pub(super) fn unexpected(what: &'static str, reply: &Reply) -> ClientError {
     ClientError::Protocol(format!("{reply:?} to {what}"))
@@ -54,7 +55,7 @@ impl<B: Backend> LocalFs<B> {
     /// Asks the service. False if the answer is void and has to be asked for again.
     async fn acquire(&self, inode: &Arc<Inode>, asking: Asking, mode: LeaseMode, caller: Caller) -> Result<bool> {
         let op = NamespaceOp::Open { gfid: inode.gfid(), lease: mode };
-        match self.ask(op, caller).await {
+        match self.ask_once(op, caller).await {
             Ok(Reply::Opened { attr, grant: Some(grant) }) => {
                 if grant.mode < mode {
                     return Err(ClientError::Protocol(format!("{grant:?} where {mode:?} was asked for")));
@@ -64,6 +65,10 @@ impl<B: Backend> LocalFs<B> {
             Ok(reply) => Err(unexpected("open", &reply)),
             // The inode number is the kernel's from a lookup: it existed, and its last link is gone.
             Err(ClientError::Posix(ENOENT)) => Err(ClientError::Posix(ESTALE)),
+            Err(ClientError::Fenced(_)) => {
+                self.backend.usable(Epoch::default()).await?;
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -87,6 +92,10 @@ impl<B: Backend> LocalFs<B> {
         };
         if set == SetAttr::default() {
             return Ok(None);
+        }
+        if user.size.is_some() {
+            // The flush before this one may have outlived the session.
+            inode.with(InodeState::still_writes)?;
         }
         let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set }, caller).await;
         match reply {
@@ -232,7 +241,8 @@ impl<B: Backend> LocalFs<B> {
     /// them.
     pub(super) async fn sync_data(&self, inode: &Inode) -> Result<()> {
         let (lease, file, mark) = inode.with(|state| (state.lease(), state.file(), state.sync_begins()));
-        if lease != Some(LeaseMode::Write) && !inode.with(|state| state.is_doubtful()) {
+        let (is_doubtful, doubts) = inode.with(|state| (state.is_doubtful(), state.doubts()));
+        if lease != Some(LeaseMode::Write) && !is_doubtful {
             return Ok(());
         }
         match self.backend.sync(file).await {
@@ -241,7 +251,7 @@ impl<B: Backend> LocalFs<B> {
         }
         inode.with(|state| {
             state.synced(mark);
-            state.doubt_ended();
+            state.doubts_ended(doubts);
         });
         Ok(())
     }

@@ -14,12 +14,15 @@ use messenger::sync::{ContentionMutex, LockTable};
 use metadata::locks::{Holder, RangeTable};
 use protocol::lock::{ByteRange, LockClaim, LockOp, LockOwner, RangeLock, WaitId};
 use protocol::namespace::{Caller, NamespaceOp, Reply};
-use protocol::{Epoch, Gfid, SessionId};
+use protocol::{Gfid, SessionId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const EINTR: i32 = 4;
 const EINPROGRESS: i32 = 115;
+/// How often a wait looks whether there is a session again, in place of one that died, and whether it was given up.
+const SESSION_PAUSE: Duration = Duration::from_millis(100);
 
 /// What this mount's processes hold, or may hold.
 pub(super) struct OwnLocks {
@@ -181,14 +184,15 @@ impl<B: Backend> LocalFs<B> {
                 Ok(_) => return self.shared.locks.set(gfid, owner, lock, deaths),
                 Err(ClientError::Posix(EINPROGRESS)) => {}
                 // What waits holds nothing that could be lost: it waits in the next session.
-                Err(ClientError::Fenced(_)) => self.backend.usable(Epoch::default()).await?,
+                Err(ClientError::Fenced(_)) => self.backend.sleep(SESSION_PAUSE).await,
                 Err(error) => return Err(error),
             }
             if given_up() {
                 // If there is nothing to cancel, the lock was granted just now: asking again tells.
-                match self.lock_op(gfid, owner, LockOp::Cancel(id), caller).await? {
-                    Reply::Count(0) => {}
-                    _ => return Err(ClientError::Posix(EINTR)),
+                match self.lock_op(gfid, owner, LockOp::Cancel(id), caller).await {
+                    Ok(Reply::Count(0)) => {}
+                    Ok(_) | Err(ClientError::Fenced(_)) => return Err(ClientError::Posix(EINTR)),
+                    Err(error) => return Err(error),
                 }
             }
         }

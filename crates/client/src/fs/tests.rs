@@ -782,3 +782,20 @@ fn what_only_asks_goes_on_in_the_next_session() {
     assert!(matches!(look!(read), Poll::Ready(Ok(data)) if data == "data"));
     assert!(matches!(look!(asked), Poll::Ready(Ok(attr)) if attr.size == 4));
 }
+
+#[test]
+fn a_truncation_that_waited_does_not_go_on_in_the_next_session() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), false, at(2))).expect("write");
+    block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
+    let inode = fs.shared.table.get(gfid).expect("known");
+    let flush = inode.with(super::inode::InodeState::begin_flush).expect("none is under way");
+    let mut cut = pin!(fs.setattr(gfid, truncate(1), at(3)));
+    assert!(look!(cut).is_pending());
+    block_on(next_session(fs));
+    inode.change(|state| state.flush_done(flush, false, 0));
+    assert!(matches!(look!(cut), Poll::Ready(Err(error)) if error.errno() == errno::EIO));
+    assert_eq!(fs.backend.with(gfid, |stored| stored.data.clone()).expect("there"), b"data");
+}

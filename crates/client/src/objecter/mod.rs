@@ -6,7 +6,8 @@
 //!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
 //! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
-//! made: once that is dead every operation fails, and none that waited goes on in the next.
+//! made: once that is dead every operation fails, and none that waited goes on in the next. Only a sync looks at what there is
+//! now: it tells what was lost.
 
 pub(crate) mod local;
 mod osd;

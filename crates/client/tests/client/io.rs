@@ -7,7 +7,7 @@ use client::{Client, ClientConfig, ClientError, ClientEvent, FileRef, LocalIo, R
 use protocol::{Gfid, Profile};
 use std::future::Future;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SIZE_MAX: u64 = 40_000;
 
@@ -378,7 +378,9 @@ fn what_waited_for_a_dead_session_ends_and_keeps_nobody_out() {
         let read = scope.spawn(|| client.block_on(read));
         let partial = write(1, 100, 10);
         let partial = scope.spawn(|| client.block_on(partial));
+        let begin = Instant::now();
         while (0..3).map(|index| fake.reads(index)).sum::<u64>() < before + 6 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody reads");
             std::thread::sleep(Duration::from_millis(1));
         }
         busy(2, true);

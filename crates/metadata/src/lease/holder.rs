@@ -165,11 +165,11 @@ impl Holder {
     /// This session has just made the file, and has it open; `None`: the lease that this brought has been given back.
     ///
     /// # Panics
-    /// If it held a lease on it before.
+    /// If it has a lease on it already.
     pub fn created(&mut self, grant: Option<Grant>) {
-        assert!(self.mode.is_none(), "a new file cannot have a lease already");
         self.open = true;
         if let Some(grant) = grant {
+            assert!(self.mode.is_none(), "a new file cannot have a lease already");
             self.take(grant);
         }
     }

@@ -111,13 +111,13 @@ impl Heart {
     fn signs(self: &Rc<Self>) -> Signs {
         let shared = &self.shared;
         let (slow, spare) = (shared.slow(), shared.is_spare());
-        if slow.for_.is_zero() {
+        if slow.lasting.is_zero() {
             self.lags.set(None);
         } else if spare && !shared.away.load(Ordering::Acquire) {
             self.compare(slow.than);
         }
         let lags = self.lags.get().is_some_and(|(_, lags)| lags);
-        Signs { silence: shared.silence(), sync_stall: shared.sync_stall(), slow_for: slow.for_, lags, spare }
+        Signs { silence: shared.silence(), sync_stall: shared.sync_stall(), slow_for: slow.lasting, lags, spare }
     }
 
     /// Asks whether this OSD takes so many times as long for its syncs as others do. Not, as long as nobody says so.

@@ -2,10 +2,10 @@
 //!
 //! Contract: a core that stands still (a disk that takes seconds for a write holds its thread) takes the OSD out of the
 //! cluster after [`STUCK_MAX`], if the others can go on without it: then clients wait for that long and no longer. So does a
-//! disk whose syncs are late, for which only fsyncs wait, if the others' are not. It returns by itself once all its cores have moved for a while, longer each time, so
-//! that a disk that is slow again and again is not in again and again. If the others cannot go on, nothing is won by
-//! leaving, and it stays until it is dead for all purposes ([`SILENCE_MAX`]). A process that stood still as a whole
-//! (SIGSTOP, a machine without time for it) blames no disk.
+//! disk whose syncs are late, for which only fsyncs wait, if the others' are not. It returns by itself once all its cores
+//! have moved for a while, longer each time, so that a disk that is slow again and again is not in again and again. If the
+//! others cannot go on, nothing is won by leaving, and it stays until it is dead for all purposes ([`SILENCE_MAX`]). A
+//! process that stood still as a whole (SIGSTOP, a machine without time for it) blames no disk.
 //!
 //! **Late syncs.** A disk that takes seconds for every sync never stands still for long, and would hold up every fsync
 //! for ever. The length of a sync alone says little, for a disk that is well is busy for seconds with what was written in
@@ -103,7 +103,7 @@ fn allowed(sync: &SyncSeen) -> Duration {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Slow {
     /// For how long they have been slow; zero: they are not.
-    pub for_: Duration,
+    pub lasting: Duration,
     /// How many times as fast the others must be, at least, for the disk to be to blame.
     pub than: u64,
 }
@@ -117,8 +117,8 @@ pub(super) fn slow(syncs: &[Option<SyncSeen>; 2], now: Instant) -> Slow {
     let Some(late) = late_by(last).filter(|_| is_fresh) else { return Slow::default() };
     let since = |sync: &SyncSeen| now.saturating_duration_since(sync.began);
     match first.filter(|first| late_by(first).is_some() && since(first) <= ROW_MAX) {
-        Some(first) => Slow { for_: since(&first), than: MORE },
-        None => Slow { for_: since(last), than: if late > STUCK_MAX { MORE } else { MUCH } },
+        Some(first) => Slow { lasting: since(&first), than: MORE },
+        None => Slow { lasting: since(last), than: if late > STUCK_MAX { MORE } else { MUCH } },
     }
 }
 
@@ -321,7 +321,7 @@ mod tests {
         let slow_at = |millis: u64, times| {
             let now = begin + Duration::from_millis(millis);
             let slow = slow(&syncs(begin, times, 1, 1 << 20), now);
-            (slow.for_.as_millis(), slow.than)
+            (slow.lasting.as_millis(), slow.than)
         };
         assert_eq!(slow_at(6_100, [(0, Some(3_000)), (3_050, Some(6_050))]), (6_100, MORE));
         assert_eq!(slow_at(5_200, [(0, Some(3_000)), (3_050, None)]), (5_200, MORE), "the second need not end");
@@ -338,7 +338,8 @@ mod tests {
     fn what_a_sync_has_to_do_explains_its_length() {
         let begin = Instant::now();
         let now = begin + Duration::from_secs(8);
-        let both = |files, bytes| slow(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now).for_;
+        let both =
+            |files, bytes| slow(&syncs(begin, [(0, Some(4_000)), (4_000, Some(8_000))], files, bytes), now).lasting;
         assert!(!both(1, 0).is_zero());
         assert!(!both(10, 32 << 20).is_zero(), "a little more");
         assert!(both(1, 200 << 20).is_zero(), "a disk that is busy with what was written in seconds");
