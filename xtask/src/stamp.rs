@@ -229,21 +229,26 @@ impl<'a> Writer<'a> {
     fn run(mut self, stop: &Path) -> Outcome {
         let (mut writes, mut syncs) = (0u64, 0u64);
         while !stop.exists() {
-            let begin = Instant::now();
             let batch = self.rng.u64(1..=16);
             for _ in 0..batch {
-                self.write_one()?;
+                self.timed(Self::write_one)?;
             }
-            self.sync()?;
+            self.timed(Self::sync)?;
             if self.rng.u8(0..4) == 0 {
                 self.name_one()?;
             }
             writes += batch;
             syncs += 1;
-            self.longest = self.longest.max(begin.elapsed());
         }
         self.sync()?;
-        println!("{writes} writes, {syncs} fsyncs, longest round {} ms", self.longest.as_millis());
+        println!("{writes} writes, {syncs} fsyncs, the longest took {} ms", self.longest.as_millis());
+        Ok(())
+    }
+
+    fn timed(&mut self, call: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+        let begin = Instant::now();
+        call(self)?;
+        self.longest = self.longest.max(begin.elapsed());
         Ok(())
     }
 
