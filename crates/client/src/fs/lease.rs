@@ -240,9 +240,12 @@ impl<B: Backend> LocalFs<B> {
     /// Waits until the file's writes are stable (if this mount may have written it), and learns what a dead session lost of
     /// them.
     pub(super) async fn sync_data(&self, inode: &Inode) -> Result<()> {
-        let (lease, file, mark) = inode.with(|state| (state.lease(), state.file(), state.sync_begins()));
-        let (is_doubtful, doubts) = inode.with(|state| (state.is_doubtful(), state.doubts()));
-        if lease != Some(LeaseMode::Write) && !is_doubtful {
+        let look = |state: &mut InodeState| {
+            let may_have_written = state.lease() == Some(LeaseMode::Write) || state.is_doubtful();
+            (may_have_written, state.file(), state.sync_begins(), state.doubts())
+        };
+        let (may_have_written, file, mark, doubts) = inode.with(look);
+        if !may_have_written {
             return Ok(());
         }
         match self.backend.sync(file).await {
