@@ -23,8 +23,9 @@ pub(crate) struct Drawn {
 /// All figures that the samples have the cells for.
 pub(crate) fn draw(samples: &Samples) -> Vec<Drawn> {
     let mut drawn = Vec::new();
-    drawn.extend(per_worker(samples, "fig-02-12-bytes.svg", "MB handled", |w| w.mb));
-    drawn.extend(per_worker(samples, "fig-02-12-busy.svg", "busy share (%)", |w| w.busy * 100.0));
+    drawn.extend(per_worker(samples, LOCKS, "fig-02-12-bytes.svg", "MB handled", |w| w.mb));
+    drawn.extend(per_worker(samples, LOCKS, "fig-02-12-busy.svg", "busy share (%)", |w| w.busy * 100.0));
+    drawn.extend(per_worker(samples, HEADLINE, "fig-02-12-bytes-headline.svg", "MB handled", |w| w.mb));
     drawn.extend(lock_times(samples));
     drawn.extend(batches(samples));
     drawn.extend(by_block_size(samples, "fig-10-throughput.svg", "Figure 10: throughput", |s| s.ops_per_s));
@@ -43,14 +44,14 @@ fn ordered(mut mappings: Vec<String>) -> Vec<String> {
     mappings
 }
 
-/// Figures 2 and 12: what each worker did, one panel for each mapping.
+/// Figures 2 and 12: what each worker did in a cell, one panel for each mapping. The paper's are of 4K random writes.
 fn per_worker(
     samples: &Samples,
+    (scenario, block): (&str, u64),
     file: &'static str,
     what: &str,
     of: fn(&crate::runner::WorkerSample) -> f64,
 ) -> Option<Drawn> {
-    let (scenario, block) = HEADLINE;
     let mappings = ordered(samples.mappings(Some(scenario)));
     let typical: Vec<&Sample> = mappings.iter().filter_map(|name| samples.typical(scenario, block, name)).collect();
     let top = typical.iter().flat_map(|s| s.workers.iter().map(of)).fold(0.0, f64::max);
@@ -237,6 +238,7 @@ mod tests {
         let expected = [
             "fig-02-12-bytes.svg",
             "fig-02-12-busy.svg",
+            "fig-02-12-bytes-headline.svg",
             "fig-04-13-lock-time.svg",
             "fig-05-events.svg",
             "fig-10-throughput.svg",

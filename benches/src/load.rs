@@ -111,7 +111,7 @@ impl Generator {
         let heavy = (0..self.connections.len()).filter(|index| traffic.is_heavy(*index)).count();
         for index in 0..self.connections.len() {
             match *traffic {
-                Traffic::Even { in_flight } => (0..in_flight).for_each(|_| self.spawn_closed(Target::One(index))),
+                Traffic::Even { in_flight, .. } => (0..in_flight).for_each(|_| self.spawn_closed(Target::One(index))),
                 Traffic::Roles { in_flight, .. } if traffic.is_heavy(index) => {
                     (0..in_flight).for_each(|_| self.spawn_closed(Target::One(index)));
                 }

@@ -60,6 +60,13 @@ struct Check {
     computed_lock: f64,
 }
 
+impl Check {
+    /// Of the computed throughput, as a share of the measured one.
+    fn deviation(&self) -> f64 {
+        ratio(self.computed, self.measured) - 1.0
+    }
+}
+
 /// What the model has to say.
 #[derive(Clone, Debug)]
 pub(crate) struct Chapter {
@@ -91,8 +98,7 @@ pub(crate) fn chapter(scenario: &Scenario, samples: &Samples) -> Result<Chapter,
                 |of: fn(&crate::runner::Sample) -> f64| samples.median(&name, cell.block_bytes, variant.name(), of);
             let Some((measured, measured_us)) = of(|s| s.ops_per_s).zip(of(|s| s.mean_us)) else { continue };
             let measured_lock = of(|s| s.lock_ms_sum() / s.seconds).unwrap_or(0.0);
-            let (warm_up, measure) = scenario.times();
-            let measure = measure.max(crate::runner::mean_service(cell) * 24);
+            let (warm_up, measure) = scenario.times(cell);
             let outcome = simulate(&Plan {
                 cell: cell.clone(),
                 workers: scenario.workers,
@@ -220,10 +226,7 @@ impl Chapter {
              `placement::threads`) with the scenario's service times. Against blocking mode at the scenario's number of workers:\n\n\
              | cell | block | mapping | measured ops/s | computed | deviation | mean ms: measured | computed | lock ms/s: measured | computed |\n|---|---|---|---|---|---|---|---|---|---|\n",
         );
-        let mut deviations: Vec<f64> = Vec::new();
         for check in &self.checks {
-            let deviation = ratio(check.computed, check.measured) - 1.0;
-            deviations.push(deviation.abs());
             out.push_str(&format!(
                 "| {} | {} | {} | {:.0} | {:.0} | {:+.1}% | {:.2} | {:.2} | {:.0} | {:.0} |\n",
                 check.scenario,
@@ -231,23 +234,49 @@ impl Chapter {
                 check.mapping,
                 check.measured,
                 check.computed,
-                deviation * 100.0,
+                check.deviation() * 100.0,
                 check.measured_us / 1e3,
                 check.computed_us / 1e3,
                 check.measured_lock,
                 check.computed_lock
             ));
         }
-        out.push_str(&format!(
-            "\nDeviation of throughput over {} cells: median {:.1}%, largest {:.1}%.\n",
-            deviations.len(),
-            crate::stats::median(deviations.iter().map(|d| d * 100.0)),
-            deviations.iter().copied().fold(0.0, f64::max) * 100.0
-        ));
+        out.push_str(&self.deviations());
         for sweep in self.sweeps() {
             out.push_str(&self.sweep_table(sweep));
         }
         out.push('\n');
+        out
+    }
+
+    /// How far the model is off, by mapping, and in the cell from which the curves start.
+    fn deviations(&self) -> String {
+        let mut out = String::from(
+            "\nDeviation of the computed throughput, whatever its sign. The curves below start from the cell of the last column:\n\n\
+             | mapping | cells | median | largest | where | ",
+        );
+        out.push_str(&format!("{} {} |\n|---|---|---|---|---|---|\n", HEADLINE.0, size_name(HEADLINE.1)));
+        let mut names: Vec<&str> = Vec::new();
+        self.checks.iter().for_each(|check| {
+            if !names.contains(&check.mapping) {
+                names.push(check.mapping);
+            }
+        });
+        for name in names {
+            let own = || self.checks.iter().filter(|check| check.mapping == name);
+            let off = |check: &Check| check.deviation().abs() * 100.0;
+            let Some(worst) = own().max_by(|a, b| off(a).total_cmp(&off(b))) else { continue };
+            let start = own().find(|check| check.scenario == HEADLINE.0 && check.block_bytes == HEADLINE.1);
+            out.push_str(&format!(
+                "| {name} | {} | {:.1}% | {:.1}% | {} {} | {} |\n",
+                own().count(),
+                crate::stats::median(own().map(off)),
+                off(worst),
+                worst.scenario,
+                size_name(worst.block_bytes),
+                start.map_or("not measured".into(), |check| format!("{:.1}%", off(check)))
+            ));
+        }
         out
     }
 

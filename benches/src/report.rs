@@ -17,7 +17,7 @@ use crate::runner::Sample;
 use crate::scenario::Scenario;
 use crate::stats::{ratio, spread};
 use crate::table::{Key, Row, Samples, rounded};
-use crate::targets::{self, Verdict};
+use crate::targets::{self, Miss, Verdict};
 
 /// Largest file of raw data.
 pub(crate) const RAW_BYTES_MAX: usize = 1 << 20;
@@ -192,7 +192,9 @@ fn text(material: &Material<'_>, drawn: &[Drawn], raw: &[String]) -> String {
     );
     let _ = writeln!(out, "\n{}\n", scenario.about.trim());
     assumptions(&mut out, scenario);
-    verdicts(&mut out, &targets::judge(samples));
+    let judged = targets::judge(samples);
+    verdicts(&mut out, &judged);
+    misses(&mut out, samples, &judged);
     tables(&mut out, samples);
     if let Some(model) = &material.model {
         out.push_str(&model.text());
@@ -263,6 +265,49 @@ pub(crate) fn verdicts(out: &mut String, verdicts: &[Verdict]) {
     out.push('\n');
 }
 
+/// What the counters say of each cell in which a target is missed.
+fn misses(out: &mut String, samples: &Samples, verdicts: &[Verdict]) {
+    let mut rows: Vec<String> = Vec::new();
+    for Miss { cell, mappings } in verdicts.iter().flat_map(|verdict| &verdict.misses) {
+        for mapping in mappings {
+            let row = miss_row(samples, cell, mapping);
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str(
+        "Where a target is missed, by the counters of the runs (medians). Workers of a connection are those that it had at the end, of \
+         connections with data; found taken is the share of acquisitions that had to wait, or moved on; lock time is in ms each second, of all \
+         workers together, so that 1000 is one worker that does nothing else:\n\n\
+         | cell | mapping | ops/s | busy, idlest and busiest worker % | workers of a connection | found taken % | lock time: worst connection | all | \
+         share of ops of the busiest connection % |\n|---|---|---|---|---|---|---|---|---|\n",
+    );
+    rows.iter().for_each(|row| out.push_str(row));
+    out.push('\n');
+}
+
+fn miss_row(samples: &Samples, cell: &Key, mapping: &str) -> String {
+    let Key { scenario, block_bytes, .. } = cell;
+    let m = |of: fn(&Sample) -> f64| samples.median(scenario, *block_bytes, mapping, of).unwrap_or(0.0);
+    format!(
+        "| {scenario} {} | {mapping} | {:.0} | {:.0}, {:.0} | {:.0} to {:.0} | {:.1} | {:.0} | {:.0} | {:.0} |\n",
+        size_name(*block_bytes),
+        m(|s| s.ops_per_s),
+        m(|s| s.busy_least() * 100.0),
+        m(|s| s.busy_most() * 100.0),
+        m(|s| s.with_data().map(|c| c.workers as f64).fold(f64::MAX, f64::min)),
+        m(|s| s.with_data().map(|c| c.workers as f64).fold(0.0, f64::max)),
+        m(|s| s.found_taken() * 100.0),
+        m(|s| s.lock_ms_max() / s.seconds),
+        m(|s| s.lock_ms_sum() / s.seconds),
+        m(|s| s.with_data().map(|c| c.ops as f64).fold(0.0, f64::max) / s.ops.max(1) as f64 * 100.0),
+    )
+}
+
 /// One table for each scenario.
 fn tables(out: &mut String, samples: &Samples) {
     let mut last = String::new();
@@ -287,8 +332,7 @@ fn tables(out: &mut String, samples: &Samples) {
 }
 
 fn table_row(out: &mut String, samples: &Samples, scenario: &str, block: u64, mapping: &str) {
-    type Of = fn(&crate::runner::Sample) -> f64;
-    let m = |of: Of| samples.median(scenario, block, mapping, of).unwrap_or(0.0);
+    let m = |of: fn(&Sample) -> f64| samples.median(scenario, block, mapping, of).unwrap_or(0.0);
     if samples.of(scenario, block, mapping).is_empty() {
         return;
     }
@@ -307,8 +351,8 @@ fn table_row(out: &mut String, samples: &Samples, scenario: &str, block: u64, ma
         m(|s| s.p99_us / 1e3),
         m(|s| s.p999_us / 1e3),
         m(|s| s.ping_mean_us / 1e3),
-        m(|s| s.workers.iter().map(|w| w.busy * 100.0).fold(f64::MAX, f64::min)),
-        m(|s| s.workers.iter().map(|w| w.busy * 100.0).fold(0.0, f64::max)),
+        m(|s| s.busy_least() * 100.0),
+        m(|s| s.busy_most() * 100.0),
         m(|s| s.workers.iter().map(|w| w.cpu * 100.0).sum()),
         m(|s| s.lock_ms_max() / s.seconds),
         m(|s| s.lock_ms_sum() / s.seconds),

@@ -25,8 +25,6 @@ use crate::telemetry::{self, ConnectionCounters};
 
 /// Time between two looks at the workers' counters: a few turns of a busy worker.
 const LOOK: Duration = Duration::from_millis(20);
-/// Service times that the measured time holds at least, so that large blocks give more than a handful of answers.
-const SERVICES_MIN: u32 = 24;
 /// For the first message of a connection.
 const GREETING_MAX: Duration = Duration::from_secs(30);
 /// Name of the server's runtime, and so of its threads.
@@ -98,6 +96,27 @@ impl Sample {
         self.connections.iter().map(|c| c.lock_ms).sum()
     }
 
+    /// Share of the time that service times took of the worker with the least.
+    pub(crate) fn busy_least(&self) -> f64 {
+        self.workers.iter().map(|worker| worker.busy).fold(f64::MAX, f64::min)
+    }
+
+    /// The same of the worker with the most.
+    pub(crate) fn busy_most(&self) -> f64 {
+        self.workers.iter().map(|worker| worker.busy).fold(0.0, f64::max)
+    }
+
+    /// Connections that answered reads or writes.
+    pub(crate) fn with_data(&self) -> impl Iterator<Item = &ConnectionSample> {
+        self.connections.iter().filter(|connection| connection.ops > 0)
+    }
+
+    /// Share of attempts at connections' locks that found them taken.
+    pub(crate) fn found_taken(&self) -> f64 {
+        let sum = |of: fn(&ConnectionSample) -> u64| self.connections.iter().map(of).sum::<u64>();
+        sum(|c| c.contended + c.marks) as f64 / sum(|c| c.acquisitions + c.marks).max(1) as f64
+    }
+
     /// Readiness events of all workers per return of their polls.
     pub(crate) fn events_per_poll(&self) -> f64 {
         let (events, polls) = self.workers.iter().fold((0, 0), |(e, p), w| (e + w.events, p + w.polls));
@@ -120,15 +139,7 @@ pub(crate) fn workers(scenario: &Scenario, mode: Mode) -> usize {
 
 /// Requests that `workers` can answer each second, by the cell's service times.
 pub(crate) fn capacity(cell: &Cell, workers: usize) -> f64 {
-    workers as f64 / mean_service(cell).as_secs_f64()
-}
-
-/// Mean service time of a request, both parts.
-pub(crate) fn mean_service(cell: &Cell) -> Duration {
-    let (times, block, reads) = (&cell.times, cell.block_bytes, cell.pattern.read_share());
-    let read = (times.locked_ns(0, block) + times.free_ns(block)) as f64;
-    let write = (times.locked_ns(block, 0) + times.free_ns(0)) as f64;
-    Duration::from_nanos((read * reads + write * (1.0 - reads)).max(1.0) as u64)
+    workers as f64 / cell.mean_service().as_secs_f64()
 }
 
 /// Runs a cell once.
@@ -156,12 +167,12 @@ pub(crate) fn run(
     let (given, given_phase, given_data) = (connections.clone(), phase.clone(), data.clone());
     let tally =
         client.handle().run_on(0, move |worker| load::generate(worker, given, plan, capacity, given_phase, given_data));
-    let (warm_up, measure) = scenario.times();
+    let (warm_up, measure) = scenario.times(cell);
     std::thread::sleep(warm_up);
     let watch = Watch { server: &server.handle(), listener: &listener, work: &work };
     let before = watch.look();
     phase.set(Phase::Measure);
-    let batches = watch.batches(measure.max(mean_service(cell) * SERVICES_MIN));
+    let batches = watch.batches(measure);
     let after = watch.look();
     phase.set(Phase::Stop);
     let tally = block_on(tally).map_err(|_| BenchError::Gone)?;

@@ -98,6 +98,9 @@ pub(crate) enum Traffic {
     Even {
         /// Requests in flight on each.
         in_flight: usize,
+        /// Most MiB in flight on each, so that large blocks go round as often as small ones; one request at least.
+        #[serde(default = "unbounded")]
+        in_flight_mib_max: u64,
     },
     /// Closed loop: every `heavy_every`-th connection, from the first, carries data with so many requests in flight; the
     /// others send an empty message each `ping_ms`.
@@ -106,6 +109,9 @@ pub(crate) enum Traffic {
         heavy_every: usize,
         /// Requests in flight on each of those.
         in_flight: usize,
+        /// Most MiB in flight on each of those; one request at least.
+        #[serde(default = "unbounded")]
+        in_flight_mib_max: u64,
         /// Pause between the messages of each other connection.
         ping_ms: u64,
     },
@@ -135,7 +141,39 @@ pub(crate) enum Traffic {
     },
 }
 
+fn unbounded() -> u64 {
+    u64::MAX >> 20
+}
+
 impl Traffic {
+    /// The traffic with blocks of this size: as many requests in flight as its bound of bytes allows.
+    fn with_blocks(self, block_bytes: u64) -> Traffic {
+        let bounded = |in_flight: usize, mib_max: u64| {
+            let most = (mib_max << 20) / block_bytes.max(1);
+            in_flight.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
+        };
+        match self {
+            Traffic::Even { in_flight, in_flight_mib_max } => {
+                Traffic::Even { in_flight: bounded(in_flight, in_flight_mib_max), in_flight_mib_max }
+            }
+            Traffic::Roles { heavy_every, in_flight, in_flight_mib_max, ping_ms } => {
+                let in_flight = bounded(in_flight, in_flight_mib_max);
+                Traffic::Roles { heavy_every, in_flight, in_flight_mib_max, ping_ms }
+            }
+            Traffic::Zipf { .. } | Traffic::OpenRoles { .. } => self,
+        }
+    }
+
+    /// Requests with data that a closed loop has in flight over so many connections; an open loop's are not bounded by it.
+    pub(crate) fn in_flight(&self, connections: usize) -> usize {
+        let heavy = (0..connections).filter(|index| self.is_heavy(*index)).count();
+        match *self {
+            Traffic::Even { in_flight, .. } | Traffic::Roles { in_flight, .. } => in_flight * heavy,
+            Traffic::Zipf { in_flight, .. } => in_flight,
+            Traffic::OpenRoles { .. } => 0,
+        }
+    }
+
     /// Whether connection `index` carries data.
     pub(crate) fn is_heavy(&self, index: usize) -> bool {
         match *self {
@@ -156,10 +194,16 @@ impl Traffic {
     /// In words, for the report.
     pub(crate) fn words(&self) -> String {
         match *self {
-            Traffic::Even { in_flight } => format!("closed loop, {in_flight} requests in flight on every connection"),
-            Traffic::Roles { heavy_every, in_flight, ping_ms } => format!(
-                "closed loop, {in_flight} requests in flight on every connection whose number is a multiple of {heavy_every}; an \
-                 empty message every {ping_ms} ms on each other one"
+            Traffic::Even { in_flight, in_flight_mib_max } => {
+                format!(
+                    "closed loop, {in_flight} requests{} in flight on every connection",
+                    at_most_mib(in_flight_mib_max)
+                )
+            }
+            Traffic::Roles { heavy_every, in_flight, in_flight_mib_max, ping_ms } => format!(
+                "closed loop, {in_flight} requests{} in flight on every connection whose number is a multiple of {heavy_every}; an \
+                 empty message every {ping_ms} ms on each other one",
+                at_most_mib(in_flight_mib_max)
             ),
             Traffic::Zipf { exponent, in_flight, seed } => format!(
                 "closed loop, {in_flight} requests in flight over all connections, each choosing its connection by Zipf's law, \
@@ -173,6 +217,10 @@ impl Traffic {
             ),
         }
     }
+}
+
+fn at_most_mib(mib: u64) -> String {
+    if mib == unbounded() { String::new() } else { format!(", {mib} MiB at most,") }
 }
 
 /// What the workers' time is spent on.
@@ -285,6 +333,14 @@ impl Variant {
 }
 
 impl Cell {
+    /// Mean service time of a request, both parts.
+    pub(crate) fn mean_service(&self) -> Duration {
+        let (times, block, reads) = (&self.times, self.block_bytes, self.pattern.read_share());
+        let read = (times.locked_ns(0, block) + times.free_ns(block)) as f64;
+        let write = (times.locked_ns(block, 0) + times.free_ns(0)) as f64;
+        Duration::from_nanos((read * reads + write * (1.0 - reads)).max(1.0) as u64)
+    }
+
     /// Its name, block size aside: mode, service times, traffic, pattern, and the events setting if it is not `auto`.
     pub(crate) fn scenario(&self) -> String {
         let events = self.max_events.map_or(String::new(), |n| format!("/max-events-{n}"));
@@ -306,9 +362,16 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Warm-up and measured time.
-    pub(crate) fn times(&self) -> (Duration, Duration) {
-        (Duration::from_millis(self.warmup_ms), Duration::from_millis(self.measure_ms))
+    /// Warm-up and measured time of a cell: those of the file, or as long as it takes two workers, which is what the skew
+    /// leaves to the worst mapping, to answer all requests in flight once before the measured time and twice within it.
+    pub(crate) fn times(&self, cell: &Cell) -> (Duration, Duration) {
+        let in_flight = u32::try_from(cell.traffic.in_flight(self.connections)).unwrap_or(u32::MAX);
+        let round = match cell.mode {
+            Mode::Blocking => cell.mean_service() * in_flight / 2,
+            Mode::Cpu => Duration::ZERO,
+        };
+        let (warm_up, measured) = (Duration::from_millis(self.warmup_ms), Duration::from_millis(self.measure_ms));
+        (warm_up.max(round), measured.max(round * 2))
     }
 
     /// All cells, in the order of the file.
@@ -345,14 +408,15 @@ impl Scenario {
             };
             for pattern in &group.patterns {
                 for size in &group.block_sizes {
+                    let block_bytes = parse_size(size)?;
                     cells.push(Cell {
                         mode: group.mode,
                         service: group.service.clone(),
                         times: *times,
                         traffic_name: group.traffic.clone(),
-                        traffic: *traffic,
+                        traffic: traffic.with_blocks(block_bytes),
                         pattern: *pattern,
-                        block_bytes: parse_size(size)?,
+                        block_bytes,
                         max_events,
                         variants: parse_mappings(names)?,
                     });
@@ -365,8 +429,10 @@ impl Scenario {
 
 fn check_traffic(name: &str, traffic: &Traffic) -> Result<(), BenchError> {
     let good = match *traffic {
-        Traffic::Even { in_flight } => in_flight > 0,
-        Traffic::Roles { heavy_every, in_flight, ping_ms } => heavy_every > 0 && in_flight > 0 && ping_ms > 0,
+        Traffic::Even { in_flight, in_flight_mib_max } => in_flight > 0 && in_flight_mib_max > 0,
+        Traffic::Roles { heavy_every, in_flight, in_flight_mib_max, ping_ms } => {
+            heavy_every > 0 && in_flight > 0 && in_flight_mib_max > 0 && ping_ms > 0
+        }
         Traffic::Zipf { exponent, in_flight, .. } => exponent >= 0.0 && in_flight > 0,
         Traffic::OpenRoles { heavy_every, offered, in_flight_max, ping_ms, .. } => {
             heavy_every > 0 && offered > 0.0 && in_flight_max > 0 && ping_ms > 0
@@ -427,11 +493,22 @@ mod tests {
 
     #[test]
     fn lanes_spread_the_connections_with_data() {
-        let traffic = Traffic::Roles { heavy_every: 4, in_flight: 1, ping_ms: 1 };
+        let traffic = Traffic::Roles { heavy_every: 4, in_flight: 1, in_flight_mib_max: 1, ping_ms: 1 };
         let heavy: Vec<u16> = (0..30).step_by(4).map(|i| traffic.lane(i, 8)).collect();
         assert_eq!(heavy, [0, 1, 2, 3, 4, 5, 6, 7]);
         let by_turn: Vec<usize> = (0..30).step_by(4).map(|i| i % 8).collect();
         assert_eq!(by_turn, [0, 4, 0, 4, 0, 4, 0, 4]);
+    }
+
+    #[test]
+    fn large_blocks_are_fewer_in_flight() {
+        let traffic = Traffic::Roles { heavy_every: 4, in_flight: 16, in_flight_mib_max: 4, ping_ms: 1 };
+        let all = [(0, 128), (4 << 10, 128), (256 << 10, 128), (1 << 20, 32), (16 << 20, 8)];
+        for (block, in_flight) in all {
+            assert_eq!(traffic.with_blocks(block).in_flight(30), in_flight, "{block} bytes");
+        }
+        let unbounded = Traffic::Even { in_flight: 3, in_flight_mib_max: unbounded() };
+        assert_eq!(unbounded.with_blocks(1 << 20).in_flight(10), 30);
     }
 
     #[test]

@@ -74,6 +74,19 @@ pub(crate) struct Work {
     pub(crate) busy_ns: AtomicU64,
 }
 
+impl Work {
+    /// A message was answered that carried so many bytes of data in both directions.
+    fn done(&self, bytes: u64) {
+        self.messages.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// So much service time has passed.
+    fn busy(&self, ns: i64) {
+        self.busy_ns.fetch_add(ns.unsigned_abs(), Relaxed);
+    }
+}
+
 /// Makes the service of each worker.
 pub(crate) fn factory(
     times: Option<ServiceTimes>,
@@ -107,21 +120,23 @@ impl Service for Server {
             Request::Read(bytes) => self.data.slice(..bytes as usize),
             Request::Write(_) | Request::Ping => Bytes::new(),
         };
-        let work = &self.work[worker.index()];
-        work.messages.fetch_add(1, Relaxed);
-        work.bytes.fetch_add(bytes_in + bytes_out, Relaxed);
+        let work = Arc::clone(&self.work);
+        let index = worker.index();
         let Some(times) = self.times else {
+            work[index].done(bytes_in + bytes_out);
             connection.reply(&message, REPLY, Bytes::new(), reply);
             return;
         };
         let (locked_ns, free_ns) = (times.locked_ns(bytes_in, bytes_out), times.free_ns(bytes_out));
-        work.busy_ns.fetch_add((locked_ns + free_ns).unsigned_abs(), Relaxed);
         let to = message.reply_to();
         drop(message);
         self.locked.pay(locked_ns);
+        work[index].busy(locked_ns);
         let (free, connection) = (Rc::clone(&self.free), connection.clone());
         worker.spawn(async move {
             free.pay(free_ns);
+            work[index].busy(free_ns);
+            work[index].done(bytes_in + bytes_out);
             connection.reply_to(to, Message::new(TrafficClass::Client, REPLY, Bytes::new(), reply));
         });
     }

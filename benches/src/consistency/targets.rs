@@ -70,6 +70,7 @@ fn gains(
         } else {
             "not measured".into()
         },
+        misses: Vec::new(),
     }
 }
 
@@ -93,6 +94,7 @@ fn totals(results: &Results, mode: Consistency, pattern: Pattern) -> Verdict {
         numbers: both.map_or("not measured".into(), |(value, base)| {
             format!("{base:.0} to {value:.0} MB/s: {:.2}x", ratio(value, base))
         }),
+        misses: Vec::new(),
     }
 }
 
@@ -103,6 +105,7 @@ fn in_order(order: &[Order]) -> Verdict {
         target: "writes at once to one place never leave shards that do not fit together (Figure 2.3)".into(),
         met: (looks > 0).then_some(torn == 0),
         numbers: format!("{torn} of {looks} looks in {} checks", kept.len()),
+        misses: Vec::new(),
     }
 }
 
@@ -114,6 +117,7 @@ fn out_of_order(order: &[Order]) -> Verdict {
         target: "without lock and order (`unordered`) they do, or the check shows nothing".into(),
         met: (looks > 0).then_some(torn > 0),
         numbers: format!("{torn} of {looks} looks"),
+        misses: Vec::new(),
     }
 }
 

@@ -30,10 +30,19 @@ const FLUSH_BYTES: u64 = 256 << 10;
 const PASSES_MAX: usize = 4;
 /// Time that is owed before it is slept, as in the server of blocking mode.
 const SLEEP_MIN_NS: i64 = 1_000_000;
-/// Longest delay of a thread that is woken or wakes: timer slack, and a scheduler with little to do.
+/// Bytes read from one connection before others have their turn, as in the messenger.
+const BYTES_PER_TURN: u64 = 1 << 20;
+/// Longest delay of a thread that a timer or a socket wakes: timer slack, and a scheduler with little to do.
 const WAKE_NS_MAX: u64 = 100_000;
+/// Longest delay of a thread that is woken because a lock was let go: no timer is in it.
+const LOCK_WAKE_NS_MAX: u64 = 10_000;
 /// From a reply's sending to the arrival of the client's next request, or from a request's sending to its arrival.
 const WIRE_NS: u64 = 60_000;
+/// CPU that a message costs a worker under the lock, and again after it: half of what runs of blocking mode used for each
+/// answer of 4 KiB.
+const CPU_NS: u64 = 4_500;
+/// CPU that a request costs the client, whose one thread sends for all connections.
+const CLIENT_NS: u64 = 4_500;
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -114,11 +123,32 @@ enum Stage {
     Batch,
     /// Waits for the lock of a connection since a time.
     Wait(usize, u64),
-    /// Holds a connection, has dispatched so many messages from it, and has come back for marks so many times.
-    Hold(usize, usize, usize),
+    /// Holds a connection.
+    Hold(Turn),
     Tasks,
     /// Works on a task until the next step.
     Working(Request),
+}
+
+/// What a worker has done with the connection that it holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Turn {
+    connection: usize,
+    /// Messages dispatched from it, and their bytes.
+    messages: usize,
+    bytes: u64,
+    /// How often the worker has come back for marks.
+    passes: usize,
+}
+
+impl Turn {
+    fn of(connection: usize) -> Turn {
+        Turn { connection, messages: 0, bytes: 0, passes: 0 }
+    }
+
+    fn may_go_on(self) -> bool {
+        self.messages < MESSAGES_PER_TURN && self.bytes < BYTES_PER_TURN
+    }
 }
 
 struct Worker {
@@ -166,6 +196,8 @@ struct Sim<'a> {
     measuring: bool,
     ops: u64,
     latency_ns: u128,
+    /// Until when the client's thread is busy with what it sends.
+    client_busy_until: u64,
 }
 
 /// Simulates a plan.
@@ -224,6 +256,7 @@ impl<'a> Sim<'a> {
             measuring: false,
             ops: 0,
             latency_ns: 0,
+            client_busy_until: 0,
         }
     }
 
@@ -245,7 +278,7 @@ impl<'a> Sim<'a> {
             self.connections[index].workers =
                 first_workers(self.plan.placement.mapping, self.plan.workers, connection).unwrap_or_default();
             match traffic {
-                Traffic::Even { in_flight } => (0..in_flight).for_each(|_| self.send(index, Kind::Closed)),
+                Traffic::Even { in_flight, .. } => (0..in_flight).for_each(|_| self.send(index, Kind::Closed)),
                 Traffic::Roles { in_flight, .. } if traffic.is_heavy(index) => {
                     (0..in_flight).for_each(|_| self.send(index, Kind::Closed));
                 }
@@ -275,7 +308,8 @@ impl<'a> Sim<'a> {
         };
         self.connections[connection].in_flight += 1;
         let request = Request { connection, begin: self.now, bytes_in, bytes_out, kind };
-        self.at(self.now + WIRE_NS, Event::Arrival(request));
+        self.client_busy_until = self.client_busy_until.max(self.now) + CLIENT_NS;
+        self.at(self.client_busy_until + WIRE_NS, Event::Arrival(request));
     }
 
     fn run_until(&mut self, end: u64) {
@@ -328,17 +362,17 @@ impl<'a> Sim<'a> {
         self.random.u64(0..=WAKE_NS_MAX)
     }
 
-    /// Lets a worker go on after the time it now owes, if that is worth a sleep; true if it is.
-    fn pay(&mut self, worker: usize, ns: i64, of: fn(&mut Worker) -> &mut i64) -> bool {
+    /// Lets a worker go on after the CPU of half a message, and after the time that it now owes if that is worth a sleep.
+    fn pay(&mut self, worker: usize, ns: i64, of: fn(&mut Worker) -> &mut i64) {
         let owed = *of(&mut self.workers[worker]) + ns;
         *of(&mut self.workers[worker]) = owed;
         if owed < SLEEP_MIN_NS {
-            return false;
+            self.at(self.now + CPU_NS, Event::Step(worker));
+            return;
         }
         let over = self.delay();
         *of(&mut self.workers[worker]) = -i64::try_from(over).unwrap_or(0);
-        self.at(self.now + owed.unsigned_abs() + over, Event::Step(worker));
-        true
+        self.at(self.now + CPU_NS + owed.unsigned_abs() + over, Event::Step(worker));
     }
 
     /// Runs a worker until something takes time.
@@ -361,8 +395,8 @@ impl<'a> Sim<'a> {
                         return;
                     }
                 }
-                Stage::Hold(connection, count, passes) => {
-                    if self.hold(worker, connection, count, passes) {
+                Stage::Hold(turn) => {
+                    if self.hold(worker, turn) {
                         return;
                     }
                 }
@@ -370,9 +404,7 @@ impl<'a> Sim<'a> {
                     Some(request) => {
                         let free = self.plan.cell.times.free_ns(request.bytes_out);
                         self.workers[worker].stage = Stage::Working(request);
-                        if self.pay(worker, free, |w| &mut w.free_debt) {
-                            return;
-                        }
+                        return self.pay(worker, free, |w| &mut w.free_debt);
                     }
                     None => {
                         self.flush(worker);
@@ -408,7 +440,7 @@ impl<'a> Sim<'a> {
         }
         if !connection.held {
             connection.held = true;
-            self.workers[worker].stage = Stage::Hold(index, 0, 0);
+            self.workers[worker].stage = Stage::Hold(Turn::of(index));
         } else if self.plan.placement.mapping == Mapping::Handoff {
             connection.marked = true;
         } else {
@@ -420,9 +452,10 @@ impl<'a> Sim<'a> {
     }
 
     /// Dispatches the next message, or lets go; true if that takes time.
-    fn hold(&mut self, worker: usize, index: usize, count: usize, passes: usize) -> bool {
+    fn hold(&mut self, worker: usize, turn: Turn) -> bool {
+        let index = turn.connection;
         let connection = &mut self.connections[index];
-        if count < MESSAGES_PER_TURN
+        if turn.may_go_on()
             && let Some(request) = connection.queue.pop_front()
         {
             connection.bytes += request.bytes_in + request.bytes_out;
@@ -430,12 +463,14 @@ impl<'a> Sim<'a> {
             let w = &mut self.workers[worker];
             w.bytes += request.bytes_in + request.bytes_out;
             w.tasks.push_back(request);
-            w.stage = Stage::Hold(index, count + 1, passes);
-            return self.pay(worker, locked, |w| &mut w.locked_debt);
+            let bytes = turn.bytes + request.bytes_in;
+            w.stage = Stage::Hold(Turn { messages: turn.messages + 1, bytes, ..turn });
+            self.pay(worker, locked, |w| &mut w.locked_debt);
+            return true;
         }
         let marked = std::mem::take(&mut connection.marked);
-        if marked && passes < PASSES_MAX && count < MESSAGES_PER_TURN {
-            self.workers[worker].stage = Stage::Hold(index, count, passes + 1);
+        if marked && turn.passes < PASSES_MAX && turn.may_go_on() {
+            self.workers[worker].stage = Stage::Hold(Turn { passes: turn.passes + 1, ..turn });
             return false;
         }
         self.release(index);
@@ -450,7 +485,7 @@ impl<'a> Sim<'a> {
     fn release(&mut self, index: usize) {
         self.connections[index].held = false;
         if let Some(next) = self.connections[index].waiting.pop_front() {
-            let delay = self.delay();
+            let delay = self.random.u64(0..=LOCK_WAKE_NS_MAX);
             self.at(self.now + delay, Event::Step(next));
         }
     }
@@ -464,7 +499,7 @@ impl<'a> Sim<'a> {
         }
         connection.held = true;
         connection.lock_ns += self.now - since;
-        self.workers[worker].stage = Stage::Hold(index, 0, 0);
+        self.workers[worker].stage = Stage::Hold(Turn::of(index));
         true
     }
 

@@ -5,6 +5,14 @@ use crate::scenario::{Mode, Pattern, ServiceTimes};
 
 const ALL: [Mapping; 6] = Mapping::ALL;
 
+fn even(in_flight: usize) -> Traffic {
+    Traffic::Even { in_flight, in_flight_mib_max: 1 }
+}
+
+fn skewed(in_flight: usize, ping_ms: u64) -> Traffic {
+    Traffic::Roles { heavy_every: 4, in_flight, in_flight_mib_max: 1, ping_ms }
+}
+
 fn plan(mapping: Mapping, traffic: Traffic, workers: usize, connections: usize) -> Plan {
     let times = ServiceTimes { locked_us_per_message: 100.0, free_us_per_message: 900.0, ..ServiceTimes::default() };
     let cell = Cell {
@@ -26,7 +34,7 @@ fn plan(mapping: Mapping, traffic: Traffic, workers: usize, connections: usize) 
 #[test]
 fn one_worker_serves_one_request_per_service_time() {
     for mapping in ALL {
-        let outcome = simulate(&plan(mapping, Traffic::Even { in_flight: 4 }, 1, 1));
+        let outcome = simulate(&plan(mapping, even(4), 1, 1));
         assert!((950.0..=1000.0).contains(&outcome.ops_per_s), "{mapping}: {} ops/s of 1000", outcome.ops_per_s);
         // Little's law: four in flight, a thousand each second.
         assert!((3900.0..4250.0).contains(&outcome.mean_us), "{mapping}: {} us", outcome.mean_us);
@@ -37,7 +45,7 @@ fn one_worker_serves_one_request_per_service_time() {
 #[test]
 fn even_traffic_fills_all_workers_of_fixed_mappings() {
     for mapping in [Mapping::RoundRobin, Mapping::CoreAffine, Mapping::TrafficAware, Mapping::Handoff] {
-        let outcome = simulate(&plan(mapping, Traffic::Even { in_flight: 4 }, 4, 16));
+        let outcome = simulate(&plan(mapping, even(4), 4, 16));
         assert!(outcome.ops_per_s > 3850.0, "{mapping}: {} ops/s of 4000", outcome.ops_per_s);
         let total: u64 = outcome.bytes.iter().sum();
         assert!(
@@ -49,7 +57,7 @@ fn even_traffic_fills_all_workers_of_fixed_mappings() {
 
 #[test]
 fn skew_leaves_workers_idle_under_round_robin_and_not_under_lanes() {
-    let traffic = Traffic::Roles { heavy_every: 4, in_flight: 8, ping_ms: 50 };
+    let traffic = skewed(8, 50);
     let ops = |mapping| simulate(&plan(mapping, traffic, 4, 16)).ops_per_s;
     // All four connections with data are on worker 0, which serves the pings of none.
     assert!((950.0..=1000.0).contains(&ops(Mapping::RoundRobin)), "{}", ops(Mapping::RoundRobin));
@@ -60,7 +68,7 @@ fn skew_leaves_workers_idle_under_round_robin_and_not_under_lanes() {
 
 #[test]
 fn only_shared_workers_wait_for_locks() {
-    let traffic = Traffic::Roles { heavy_every: 4, in_flight: 8, ping_ms: 50 };
+    let traffic = skewed(8, 50);
     let waits = |mapping| simulate(&plan(mapping, traffic, 4, 16)).lock_ns.iter().sum::<u64>();
     for mapping in [Mapping::RoundRobin, Mapping::TrafficAware, Mapping::Handoff, Mapping::CoreAffine] {
         assert_eq!(waits(mapping), 0, "{mapping}");
@@ -72,7 +80,7 @@ fn only_shared_workers_wait_for_locks() {
 
 #[test]
 fn no_mapping_serves_more_than_its_workers_can() {
-    let traffics = [Traffic::Even { in_flight: 4 }, Traffic::Roles { heavy_every: 4, in_flight: 16, ping_ms: 20 }];
+    let traffics = [even(4), skewed(16, 20)];
     for traffic in traffics {
         for mapping in ALL {
             for locked_us in [20.0, 500.0, 1000.0] {
