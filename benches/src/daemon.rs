@@ -1,4 +1,4 @@
-//! A daemon in a process of its own, and clients in this one that write to it.
+//! A daemon in a process of its own, and clients in this one that read from it or write to it.
 //!
 //! Contract: real CPU. All roles and one OSD in one process (k = 1, m = 0), on a fresh directory, killed at the end. Each
 //! client has a worker and a session of its own.
@@ -17,14 +17,30 @@ use protocol::{Gfid, PoolId};
 use crate::error::BenchError;
 use crate::machine;
 
-/// Bytes of each write.
+/// Bytes of each read and write.
 pub(crate) const BLOCK_BYTES: usize = 4096;
-/// Clients that write.
-pub(crate) const CLIENTS: usize = 8;
-/// Writes in flight of each client.
-pub(crate) const IN_FLIGHT: usize = 8;
-/// Every client writes within a file of this size: small enough for a memstore, large enough for random writes.
+/// Every client works within a file of this size: small enough for a memstore, large enough for random places.
 const FILE_BYTES: u64 = 16 << 20;
+/// Bytes of each write that fills a file before it is read.
+const FILL_BYTES: usize = 1 << 20;
+
+/// What clients do at random places of a file each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Do they read? Else they write.
+    pub(crate) reads: bool,
+    /// How many there are.
+    pub(crate) clients: usize,
+    /// Operations in flight of each.
+    pub(crate) in_flight: usize,
+}
+
+impl Load {
+    /// Eight clients with eight writes in flight each.
+    pub(crate) const WRITES: Load = Load { reads: false, clients: 8, in_flight: 8 };
+    /// One client with sixteen reads in flight, as `rados bench` has them.
+    pub(crate) const READS: Load = Load { reads: true, clients: 1, in_flight: 16 };
+}
 
 /// A daemon that is killed when it is no longer needed.
 pub(crate) struct Daemon {
@@ -61,18 +77,30 @@ impl Daemon {
         Ok(Daemon { child, monitor })
     }
 
-    /// Lets clients write at random places for so long; what they did while it was measured.
+    /// Lets clients work for so long; what they did while it was measured.
     ///
     /// `telemetry`: do the clients count and time?
-    pub(crate) fn write(&self, telemetry: bool, warm_up: Duration, measure: Duration) -> Result<Written, BenchError> {
-        let clients = (0..CLIENTS).map(|_| self.connect(telemetry)).collect::<Result<Vec<_>, _>>()?;
+    pub(crate) fn run(
+        &self,
+        load: Load,
+        telemetry: bool,
+        warm_up: Duration,
+        measure: Duration,
+    ) -> Result<Done, BenchError> {
+        let clients = (0..load.clients).map(|_| self.connect(telemetry)).collect::<Result<Vec<_>, _>>()?;
+        let files: Vec<FileRef> = clients.iter().enumerate().map(|(index, (_, pool))| file(index, *pool)).collect();
+        if load.reads {
+            for ((client, _), file) in clients.iter().zip(&files) {
+                let file = *file;
+                client.block_on(client.run_on(0, move |io| fill(io, file)))?;
+            }
+        }
         let meter = Arc::new(Meter::default());
-        let mut writers = Vec::new();
-        for (index, (client, pool)) in clients.iter().enumerate() {
-            for task in 0..IN_FLIGHT {
-                let file = FileRef { gfid: Gfid::of_inode(1_000_000 + index as u64), pool: *pool };
-                let (meter, seed) = (Arc::clone(&meter), (index * IN_FLIGHT + task) as u64);
-                writers.push((client, client.run_on(0, move |io| write_randomly(io, file, meter, seed))));
+        let mut tasks = Vec::new();
+        for (index, ((client, _), file)) in clients.iter().zip(&files).enumerate() {
+            for task in 0..load.in_flight {
+                let (file, meter, seed) = (*file, Arc::clone(&meter), (index * load.in_flight + task) as u64);
+                tasks.push((client, client.run_on(0, move |io| work(io, load.reads, file, meter, seed))));
             }
         }
         std::thread::sleep(warm_up);
@@ -80,18 +108,23 @@ impl Daemon {
         meter.measuring.store(true, Relaxed);
         std::thread::sleep(measure);
         meter.measuring.store(false, Relaxed);
-        let (elapsed, daemon_cpu_ns) = (begin.elapsed(), self.cpu_ns().saturating_sub(cpu));
+        let (elapsed, now) = (begin.elapsed(), self.cpu_ns());
         meter.stop.store(true, Relaxed);
-        for (client, writer) in writers {
-            client.block_on(writer)?;
+        for (client, task) in tasks {
+            client.block_on(task)?;
         }
         clients.iter().try_for_each(|(client, _)| client.close())?;
-        let (writes, latency_ns) = (meter.writes.load(Relaxed), meter.latency_ns.load(Relaxed));
-        Ok(Written { writes, elapsed, latency_ns, daemon_cpu_ns })
+        Ok(Done {
+            ops: meter.ops.load(Relaxed),
+            elapsed,
+            latency_ns: meter.latency_ns.load(Relaxed),
+            cpu_ns: [now[0].saturating_sub(cpu[0]), now[1].saturating_sub(cpu[1])],
+        })
     }
 
-    fn cpu_ns(&self) -> u64 {
-        machine::process_cpu_ns(self.child.id())
+    /// CPU time of the daemon, and of this process, which the clients live in.
+    fn cpu_ns(&self) -> [u64; 2] {
+        [self.child.id(), std::process::id()].map(machine::process_cpu_ns)
     }
 
     fn connect(&self, telemetry: bool) -> Result<(Client, PoolId), BenchError> {
@@ -117,18 +150,23 @@ fn free_ports() -> std::io::Result<[SocketAddr; 3]> {
     Ok([held[0].local_addr()?, held[1].local_addr()?, held[2].local_addr()?])
 }
 
-/// Writes that were answered while it was measured.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    pub(crate) writes: u64,
-    pub(crate) elapsed: Duration,
-    latency_ns: u64,
-    daemon_cpu_ns: u64,
+fn file(index: usize, pool: PoolId) -> FileRef {
+    FileRef { gfid: Gfid::of_inode(1_000_000 + index as u64), pool }
 }
 
-impl Written {
+/// Operations that were answered while it was measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) ops: u64,
+    elapsed: Duration,
+    latency_ns: u64,
+    /// CPU time of the daemon and of the clients.
+    cpu_ns: [u64; 2],
+}
+
+impl Done {
     pub(crate) fn per_second(&self) -> f64 {
-        self.writes as f64 / self.elapsed.as_secs_f64()
+        self.ops as f64 / self.elapsed.as_secs_f64()
     }
 
     /// Mean latency, in microseconds.
@@ -136,37 +174,56 @@ impl Written {
         self.each_us(self.latency_ns)
     }
 
-    /// CPU time of the daemon for one write, in microseconds.
+    /// CPU time of the daemon for one operation, in microseconds.
     pub(crate) fn daemon_cpu_us(&self) -> f64 {
-        self.each_us(self.daemon_cpu_ns)
+        self.each_us(self.cpu_ns[0])
+    }
+
+    /// CPU time of the clients for one operation, in microseconds.
+    pub(crate) fn client_cpu_us(&self) -> f64 {
+        self.each_us(self.cpu_ns[1])
     }
 
     fn each_us(&self, ns: u64) -> f64 {
-        ns as f64 / 1e3 / self.writes.max(1) as f64
+        ns as f64 / 1e3 / self.ops.max(1) as f64
     }
 }
 
-/// Shared by the writers and whoever keeps the time.
+/// Shared by the tasks and whoever keeps the time.
 #[derive(Default)]
 struct Meter {
     measuring: AtomicBool,
     stop: AtomicBool,
-    writes: AtomicU64,
+    ops: AtomicU64,
     latency_ns: AtomicU64,
 }
 
-async fn write_randomly(io: LocalIo, file: FileRef, meter: Arc<Meter>, seed: u64) -> Result<(), ClientError> {
+/// Writes the whole file once.
+async fn fill(io: LocalIo, file: FileRef) -> Result<(), ClientError> {
+    for offset in (0..FILE_BYTES).step_by(FILL_BYTES) {
+        let hint = SizeHint { zero_from: u64::MAX, size_after: offset + FILL_BYTES as u64 };
+        io.write(file, offset, Bytes::from(vec![7; FILL_BYTES]), hint).await?;
+    }
+    Ok(())
+}
+
+/// Reads or writes one random block after the other until it is told to stop.
+async fn work(io: LocalIo, reads: bool, file: FileRef, meter: Arc<Meter>, seed: u64) -> Result<(), ClientError> {
     let mut random = fastrand::Rng::with_seed(seed);
     let data = Bytes::from(vec![seed as u8; BLOCK_BYTES]);
     let blocks = FILE_BYTES / BLOCK_BYTES as u64;
     while !meter.stop.load(Relaxed) {
         let offset = random.u64(..blocks) * BLOCK_BYTES as u64;
         let begin = Instant::now();
-        // Blocks are whole stripes, so what was there before is of no interest.
-        let hint = SizeHint { zero_from: u64::MAX, size_after: FILE_BYTES };
-        io.write(file, offset, data.clone(), hint).await?;
+        if reads {
+            io.read(file, offset, BLOCK_BYTES).await?;
+        } else {
+            // Blocks are whole stripes, so what was there before is of no interest.
+            let hint = SizeHint { zero_from: u64::MAX, size_after: FILE_BYTES };
+            io.write(file, offset, data.clone(), hint).await?;
+        }
         if meter.measuring.load(Relaxed) {
-            meter.writes.fetch_add(1, Relaxed);
+            meter.ops.fetch_add(1, Relaxed);
             meter.latency_ns.fetch_add(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(0), Relaxed);
         }
     }

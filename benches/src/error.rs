@@ -56,6 +56,14 @@ pub(crate) enum BenchError {
     /// The load generator ended before it was told to.
     #[error("the load generator is gone")]
     Gone,
+    /// Operations were answered that the daemon cannot have seen, by its CPU time: a fault of the system.
+    #[error("in {runs} runs operations were answered that the daemon cannot have seen; see {}", report.display())]
+    Unseen {
+        /// How many.
+        runs: usize,
+        /// Where they are named.
+        report: PathBuf,
+    },
     /// Results could not be turned into JSON.
     #[error("results: {0}")]
     Json(#[from] serde_json::Error),

@@ -20,7 +20,7 @@ use messenger::{
 };
 use serde::Serialize;
 
-use crate::daemon::{BLOCK_BYTES, CLIENTS, Daemon, IN_FLIGHT};
+use crate::daemon::{BLOCK_BYTES, Daemon, Load};
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::report;
@@ -226,8 +226,8 @@ fn writes(args: &Args, telemetry: bool, duration: Duration) -> Result<(f64, f64)
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
     let settings = [("OSD_OBJECTSTORE", "memstore".to_owned()), ("TELEMETRY", telemetry.to_string())];
     let daemon = Daemon::start(&args.daemon, dir.path(), &settings)?;
-    let written = daemon.write(telemetry, duration / 3, duration)?;
-    Ok((written.per_second(), written.daemon_cpu_us()))
+    let done = daemon.run(Load::WRITES, telemetry, duration / 3, duration)?;
+    Ok((done.per_second(), done.daemon_cpu_us()))
 }
 
 fn summary(metric: Metric, rounds: &[Round]) -> Summary {
@@ -251,8 +251,10 @@ fn text(name: &str, machine: &Machine, summaries: &[Summary], rounds: usize) -> 
     let _ = writeln!(
         out,
         "* {rounds} rounds, each with telemetry on and off, in turns; medians. The messenger: two workers, {CALLS} calls in flight. \
-         The daemon: all roles in a process, one OSD over a memstore, {CLIENTS} clients in another process with {IN_FLIGHT} random \
-         writes of {BLOCK_BYTES} B in flight each, which count and time as the daemon does.\n"
+         The daemon: all roles in a process, one OSD over a memstore, {} clients in another process with {} random \
+         writes of {BLOCK_BYTES} B in flight each, which count and time as the daemon does.\n",
+        Load::WRITES.clients,
+        Load::WRITES.in_flight
     );
     let _ = writeln!(
         out,
