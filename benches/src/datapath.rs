@@ -146,7 +146,7 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<PathBuf, BenchError> {
     let machine = Machine::look();
-    let (runs, warm_up, measure) = if args.quick { (1, 50, 100) } else { (3, 400, 1000) };
+    let (runs, warm_up, measure) = if args.quick { (1, 100, 200) } else { (3, 400, 1000) };
     let mut measured: Vec<Measured> = Vec::new();
     for way in &WAYS {
         for run in 0..runs {

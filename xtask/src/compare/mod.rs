@@ -39,6 +39,7 @@ use journal::Journal;
 use load::Loads;
 use matrix::Matrix;
 use origin::Origin;
+pub use origin::free_dir;
 use report::Material;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -217,7 +218,7 @@ fn put(path: &Path, text: &str) -> Outcome {
 
 /// The directory of a run's report: the one that was given, which must be empty, or a new one below `benches/runs`.
 fn report_dir(given: Option<&Path>, name: &str) -> Outcome<PathBuf> {
-    let free = || origin::free_dir(&workspace::root().join("benches/runs"), name);
+    let free = || free_dir(&workspace::root().join("benches/runs"), name);
     let out = given.map_or_else(free, Path::to_path_buf);
     let is_empty = std::fs::read_dir(&out).map_or(true, |mut entries| entries.next().is_none());
     ensure!(is_empty, "--out {}: the directory is not empty", out.display());

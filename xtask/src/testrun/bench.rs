@@ -1,4 +1,4 @@
-//! The contention, overhead and consistency benches for a few seconds: they must run and write everything that a report
+//! The benches of the LCAM paper's figures, overhead and consistency for a few seconds: they must run and write everything that a report
 //! has. What they measure in so short a time is not looked at.
 
 use super::report::Report;
@@ -34,14 +34,15 @@ const CONSISTENCY_FIGURES: [&str; 5] =
 /// Only on Ctrl-C.
 pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
-    let out = dir.path().join("run");
-    report.case("bench", "contention --quick writes a complete report", || {
-        let mut command = Command::new(workspace::cargo());
-        command.current_dir(workspace::root());
-        command.args(["bench", "-p", "benches", "--bench", "contention", "--", "--quick", "--out"]).arg(&out);
+    let out = dir.path().join("figures");
+    report.case("bench", "figures --quick writes complete reports and one page of figures", || {
+        let mut command = Command::new(std::env::current_exe().doing(|| "cannot find this program")?);
+        command.args(["bench", "figures", "--quick", "--out"]).arg(&out);
         exec::run_ok(&mut command, BUILD_AND_RUN_MAX, interrupt)?;
-        check_summary(&out)?;
-        check_files(&out)
+        check_summary(&out.join("contention"))?;
+        check_files(&out.join("contention"))?;
+        check_datapath(&out.join("datapath"))?;
+        check_page(&out)
     })?;
     let out = dir.path().join("overhead");
     report.case("bench", "overhead --quick writes a complete report", || {
@@ -88,6 +89,33 @@ fn check_consistency(out: &Path) -> Outcome {
         ensure!(report.contains(part), "the report lacks `{part}`");
     }
     check_figures(out, &report, &CONSISTENCY_FIGURES)
+}
+
+/// Each mapping on each way, and every way answered something.
+fn check_datapath(out: &Path) -> Outcome {
+    let rows = read_rows(&out.join("summary.json"))?;
+    let ops: Vec<_> = rows.iter().filter(|row| row["metric"] == "ops_per_s").collect();
+    ensure!(ops.len() == 5 * 7, "{} rows of throughput, expected 5 ways and 7 mappings", ops.len());
+    for row in ops {
+        ensure!(row["median"].as_f64().is_some_and(|ops| ops > 0.0), "nothing was answered: {row}");
+    }
+    let report = read(&out.join("report.md"))?;
+    for part in ["* Command:", "## Targets", "MsgrTest", "Msgr+PGTest", "FullTest", "## What this does not show"] {
+        ensure!(report.contains(part), "the report lacks `{part}`");
+    }
+    Ok(())
+}
+
+/// Every figure of the page is there.
+fn check_page(out: &Path) -> Outcome {
+    let page = read(&out.join("figures.md"))?;
+    let figures: Vec<&str> =
+        page.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(to, _)| to).collect();
+    ensure!(figures.len() >= 12, "only {} links on the page", figures.len());
+    for figure in figures {
+        ensure!(out.join(figure).is_file(), "{figure} is missing");
+    }
+    Ok(())
 }
 
 /// Each metric was measured with telemetry on and off.
