@@ -1,4 +1,5 @@
-//! Every interleaving of a few workers at one gate, by `loom`; and a gate with a wrong order, which must be caught.
+//! A few workers at one gate in every interleaving with at most three preemptions, by `loom`: holders that stay as long
+//! as there are marks, and holders whose budget ends first; and gates that go wrong, which must be caught.
 
 use super::*;
 use loom::sync::Arc;
@@ -127,6 +128,90 @@ fn two_workers_lose_nothing() {
 #[test]
 fn three_workers_lose_nothing() {
     no_arrival_is_lost::<Gate<Modelled>>(3);
+}
+
+/// The reason of a worker that comes back after its budget has ended.
+const AGAIN: u32 = 1 << 8;
+
+/// A connection whose holder takes the marks of others once only, then notes them and comes back later.
+struct Budgeted<const NOTES: bool> {
+    gate: Gate<Modelled>,
+    arrived: Modelled,
+    /// What is known to have arrived and was not read yet; under the gate alone.
+    readable: Modelled,
+    read: Modelled,
+}
+
+impl<const NOTES: bool> Budgeted<NOTES> {
+    /// As `Seat::run_or_mark` does it, with `PASSES_MAX` of one.
+    fn run(&self, reasons: u32) {
+        let mut reasons = reasons;
+        loop {
+            let Some(entered) = self.gate.enter(reasons) else { return };
+            self.turn(entered);
+            let Some(marks) = self.gate.leave() else { return };
+            self.note(marks);
+            while let Some(marks) = self.gate.leave() {
+                self.note(marks);
+            }
+            reasons = AGAIN;
+        }
+    }
+
+    fn note(&self, marks: u32) {
+        if NOTES {
+            self.readable.store(self.readable.load(Ordering::Relaxed) | (marks & !AGAIN), Ordering::Relaxed);
+        }
+    }
+
+    fn turn(&self, reasons: u32) {
+        let readable = self.readable.load(Ordering::Relaxed) | (reasons & !AGAIN);
+        if readable != 0 {
+            let read = self.read.load(Ordering::Relaxed) | self.arrived.load(Ordering::Acquire);
+            self.read.store(read, Ordering::Relaxed);
+        }
+        self.readable.store(0, Ordering::Relaxed);
+    }
+}
+
+fn no_arrival_is_lost_on_a_budget<const NOTES: bool>(workers: u32) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let connection = Arc::new(Budgeted::<NOTES> {
+            gate: Gate::default(),
+            arrived: Modelled::new(0),
+            readable: Modelled::new(0),
+            read: Modelled::new(0),
+        });
+        let arrive = |connection: &Budgeted<NOTES>, worker: u32| {
+            connection.arrived.fetch_or(1 << worker, Ordering::AcqRel);
+            connection.run(1 << worker);
+        };
+        let threads: Vec<_> = (1..workers)
+            .map(|worker| {
+                let connection = Arc::clone(&connection);
+                thread::spawn(move || arrive(&connection, worker))
+            })
+            .collect();
+        arrive(&connection, 0);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        let read = connection.read.load(Ordering::Relaxed);
+        assert_eq!(read, (1 << workers) - 1, "something arrived and was never read");
+        assert!(connection.gate.enter(1).is_some(), "the gate is free in the end");
+    });
+}
+
+#[test]
+fn a_budget_that_ends_loses_nothing() {
+    no_arrival_is_lost_on_a_budget::<true>(2);
+    no_arrival_is_lost_on_a_budget::<true>(3);
+}
+
+#[test]
+#[should_panic(expected = "never read")]
+fn the_model_finds_a_holder_that_notes_nothing() {
+    no_arrival_is_lost_on_a_budget::<false>(2);
 }
 
 #[test]
