@@ -79,7 +79,7 @@ pub enum LcamRule {
     /// Algorithm 1 of the paper, which goes on adding and deleting under a steady load.
     #[default]
     AsPrinted,
-    /// Comes to rest under a steady load.
+    /// Adds only workers that relieve others, and comes to rest under a steady load, in a few intervals.
     Damped,
 }
 
