@@ -32,9 +32,6 @@ pub fn lcam(snapshot: &Snapshot, threshold: Duration) -> Vec<Move> {
     snapshot.connections.iter().filter_map(decide).collect()
 }
 
-/// How much less than the busiest worker of a connection another must have to do to be added, in tenths: noise adds nobody.
-const GAP_TENTHS: u64 = 1;
-
 /// The fewest workers with which a connection was found to contend, less one.
 #[derive(Clone, Copy, Debug)]
 struct Ceiling {
@@ -69,37 +66,55 @@ impl Damper {
     }
 }
 
-/// [`lcam`] with rest, in as many intervals as it has to learn from.
+/// [`lcam`] with rest, in a few intervals.
 ///
-/// * A connection above `threshold` keeps as many workers as its lock time says, if that grows with the workers beyond
-///   the first, and never grows to this number of them again until its traffic halves or doubles.
+/// * A connection above `threshold` keeps as many workers as its lock time allows, if that grows with the workers beyond
+///   the first, and never grows to this number of them again until its traffic halves or doubles. The busiest go, where
+///   the paper's victim is the one placed last.
 /// * Below half the threshold it grows, to twice its workers at most, by workers that relieve the busiest of those that it
-///   has; a worker counts as loaded with its share of what was placed on it in the same interval.
-/// * In between, and while it has no traffic, it stays as it is.
+///   has.
+/// * One that must not grow exchanges its busiest worker for another that has less to do even with it.
+/// * Else, and while it has no traffic, it stays as it is.
+///
+/// A worker counts as loaded with its share of what was decided before in the same interval.
 pub fn damped(snapshot: &Snapshot, threshold: Duration, damper: &mut Damper) -> Vec<Move> {
     damper.keep_only(&snapshot.connections);
-    let mut expected = snapshot.worker_bytes.clone();
+    let mut expected = Expected(snapshot.worker_bytes.clone());
     let mut moves = Vec::new();
     for connection in &snapshot.connections {
-        let count = connection.workers.len();
-        let mut change = |change| moves.push(Move { connection: connection.id, change });
-        if connection.lock_time > threshold {
-            if count > 1 {
-                damper.ceilings.insert(connection.id, Ceiling { workers: count - 1, bytes: connection.bytes });
-                let kept = tolerable(count, connection.lock_time, threshold);
-                connection.workers[kept..].iter().rev().for_each(|worker| change(Change::Remove(*worker)));
-            }
-        } else if connection.bytes > 0 && connection.lock_time <= threshold / 2 {
-            let most = damper.ceiling(connection).unwrap_or(usize::MAX).min(count * 2);
-            let mut workers = connection.workers.clone();
-            while workers.len() < most {
-                let Some(worker) = relief(&mut expected, &workers, connection.bytes) else { break };
-                workers.push(worker);
-                change(Change::Add(worker));
-            }
+        let before = &connection.workers;
+        if connection.bytes == 0 || before.is_empty() {
+            continue;
         }
+        let after = decide(connection, threshold, damper, &expected);
+        expected.spread(connection.bytes, before, &after);
+        let added = after.iter().filter(|worker| !before.contains(worker)).map(|worker| Change::Add(*worker));
+        let removed = before.iter().filter(|worker| !after.contains(worker)).map(|worker| Change::Remove(*worker));
+        moves.extend(added.chain(removed).map(|change| Move { connection: connection.id, change }));
     }
     moves
+}
+
+/// The workers that a connection is to have.
+fn decide(
+    connection: &ConnectionLoad,
+    threshold: Duration,
+    damper: &mut Damper,
+    expected: &Expected,
+) -> Vec<WorkerIndex> {
+    let count = connection.workers.len();
+    if connection.lock_time > threshold && count > 1 {
+        damper.ceilings.insert(connection.id, Ceiling { workers: count - 1, bytes: connection.bytes });
+        return expected.without_the_busiest(connection, tolerable(count, connection.lock_time, threshold));
+    }
+    let ceiling = damper.ceiling(connection).unwrap_or(usize::MAX);
+    if count >= ceiling {
+        expected.with_the_busiest_exchanged(connection)
+    } else if connection.lock_time <= threshold / 2 {
+        expected.with_relief(connection, ceiling.min(count * 2))
+    } else {
+        connection.workers.clone()
+    }
 }
 
 /// How many of `count` workers a connection keeps whose lock time is above the threshold: one at least, one less at least.
@@ -109,22 +124,79 @@ fn tolerable(count: usize, lock_time: Duration, threshold: Duration) -> usize {
     (1 + others).min(count - 1)
 }
 
-/// The least loaded worker that does not serve a connection of so many bytes, if it would take load off the busiest that
-/// does; what is expected of all of them is brought up to date.
-fn relief(expected: &mut [u64], workers: &[WorkerIndex], bytes: u64) -> Option<WorkerIndex> {
-    let worker = least_loaded(expected, workers)?;
-    let load = |worker: &WorkerIndex| expected.get(worker.0).copied().unwrap_or(0);
-    let busiest = workers.iter().map(load).max()?;
-    let (before, after) = (bytes / workers.len() as u64, bytes / (workers.len() as u64 + 1));
-    let own = expected[worker.0];
-    if own > busiest / 10 * (10 - GAP_TENTHS) || own.saturating_add(after) >= busiest {
-        return None;
+/// Bytes that each worker will handle in an interval, once what was decided is carried out.
+#[derive(Clone)]
+struct Expected(Vec<u64>);
+
+impl Expected {
+    /// How much less than the busiest worker of a connection another must have to do, in tenths: noise moves nothing.
+    const GAP_TENTHS: u64 = 1;
+
+    fn of(&self, worker: WorkerIndex) -> u64 {
+        self.0.get(worker.0).copied().unwrap_or(0)
     }
-    for relieved in workers {
-        if let Some(load) = expected.get_mut(relieved.0) {
-            *load = load.saturating_sub(before - after);
+
+    /// The one with the most to do; of several the one placed last.
+    fn busiest(&self, workers: &[WorkerIndex]) -> Option<WorkerIndex> {
+        workers.iter().copied().max_by_key(|worker| self.of(*worker))
+    }
+
+    fn well_below(&self, bytes: u64, busiest: WorkerIndex) -> bool {
+        bytes <= self.of(busiest) / 10 * (10 - Expected::GAP_TENTHS)
+    }
+
+    /// A connection of so many bytes goes from some workers to others; each has an equal share of it.
+    fn spread(&mut self, bytes: u64, before: &[WorkerIndex], after: &[WorkerIndex]) {
+        for worker in before {
+            if let Some(load) = self.0.get_mut(worker.0) {
+                *load = load.saturating_sub(bytes / before.len() as u64);
+            }
+        }
+        for worker in after {
+            if let Some(load) = self.0.get_mut(worker.0) {
+                *load = load.saturating_add(bytes / after.len() as u64);
+            }
         }
     }
-    expected[worker.0] = expected[worker.0].saturating_add(after);
-    Some(worker)
+
+    fn without_the_busiest(&self, connection: &ConnectionLoad, kept: usize) -> Vec<WorkerIndex> {
+        let (mut expected, mut workers) = (self.clone(), connection.workers.clone());
+        while workers.len() > kept {
+            let Some(busiest) = expected.busiest(&workers) else { break };
+            let before = workers.clone();
+            workers.retain(|worker| *worker != busiest);
+            expected.spread(connection.bytes, &before, &workers);
+        }
+        workers
+    }
+
+    fn with_relief(&self, connection: &ConnectionLoad, most: usize) -> Vec<WorkerIndex> {
+        let (mut expected, mut workers) = (self.clone(), connection.workers.clone());
+        while workers.len() < most {
+            let Some((new, busiest)) = least_loaded(&expected.0, &workers).zip(expected.busiest(&workers)) else {
+                break;
+            };
+            let share = connection.bytes / (workers.len() as u64 + 1);
+            let (own, top) = (expected.of(new), expected.of(busiest));
+            if !expected.well_below(own, busiest) || own.saturating_add(share) >= top {
+                break;
+            }
+            let before = workers.clone();
+            workers.push(new);
+            expected.spread(connection.bytes, &before, &workers);
+        }
+        workers
+    }
+
+    fn with_the_busiest_exchanged(&self, connection: &ConnectionLoad) -> Vec<WorkerIndex> {
+        let mut workers = connection.workers.clone();
+        if let Some((new, busiest)) = least_loaded(&self.0, &workers).zip(self.busiest(&workers)) {
+            let share = connection.bytes / workers.len() as u64;
+            if self.well_below(self.of(new).saturating_add(share), busiest) {
+                workers.retain(|worker| *worker != busiest);
+                workers.push(new);
+            }
+        }
+        workers
+    }
 }

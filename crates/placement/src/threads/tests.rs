@@ -123,14 +123,34 @@ fn as_printed_it_converges_slowly_and_damped_it_does_not() {
     assert_eq!(needed(LcamRule::Damped), 6);
 }
 
-/// Where lock time grows with the workers, one look is enough to know how many are too many.
+/// Where lock time grows with the workers, one look is enough to know how many are too many. The busiest go first.
 #[test]
 fn damped_a_contended_connection_keeps_what_its_lock_time_allows() {
     let mut damper = lcam::Damper::default();
-    let contended = snapshot(&[100; 8], vec![connection(1, &[7, 0, 1, 2, 3, 4, 5, 6], 1050, 800)]);
-    let remove = |worker| Move { connection: 1, change: Change::Remove(WorkerIndex(worker)) };
+    let loads = [500, 180, 170, 160, 150, 140, 130, 120];
+    let contended = snapshot(&loads, vec![connection(1, &[7, 0, 1, 2, 3, 4, 5, 6], 1050, 800)]);
+    let mut after = contended.clone();
     // 1050 ms for 7 more than the first is 150 ms each, of which 300 ms allow two
-    assert_eq!(lcam::damped(&contended, THRESHOLD, &mut damper), [6, 5, 4, 3, 2].map(remove));
+    apply(&mut after, &lcam::damped(&contended, THRESHOLD, &mut damper));
+    assert_eq!(after.connections[0].workers, workers(&[7, 5, 6]));
+}
+
+/// Two connections that contend with a second worker each, on one worker: one of them moves, although neither may grow.
+#[test]
+fn damped_connections_that_must_not_grow_move_apart() {
+    let (config, mut memory) = (config(Mapping::Lcam, LcamRule::Damped), Memory::default());
+    let mut now = snapshot(&[0; 2], vec![connection(1, &[0], 0, 1000), connection(2, &[0], 0, 1000)]);
+    for _ in 0..8 {
+        share_out(&mut now);
+        for connection in &mut now.connections {
+            connection.lock_time = if connection.workers.len() > 1 { INTERVAL } else { Duration::ZERO };
+        }
+        let moves = place(&config, &now, &mut memory);
+        apply(&mut now, &moves);
+    }
+    let mut placed: Vec<_> = now.connections.iter().flat_map(|connection| connection.workers.clone()).collect();
+    placed.sort_unstable();
+    assert_eq!(placed, workers(&[0, 1]));
 }
 
 /// Every worker has as much to do as the others: as printed each connection grows all the same, damped none does.
@@ -324,13 +344,12 @@ proptest! {
     }
 
     /// Steady traffic, shared evenly by the workers of a connection, and lock time that is any function of their number:
-    /// damped, the moves end, and no connection is changed in more than three times as many intervals as there are
-    /// workers. (Each fall lowers its ceiling, and two rises lead from one fall to the next.)
+    /// damped, the moves end. (Each fall lowers a connection's ceiling, and between two falls workers are added, or
+    /// exchanged for less loaded ones.)
     #[test]
     fn damped_comes_to_rest(mut now in any_snapshot(), lock_ms in prop::collection::vec(0u64..700, 9)) {
         let mut damper = lcam::Damper::default();
-        let most = 3 * now.worker_bytes.len();
-        let mut changed = vec![0; now.connections.len()];
+        let mut rounds = 0;
         loop {
             share_out(&mut now);
             for connection in &mut now.connections {
@@ -340,12 +359,9 @@ proptest! {
             if moves.is_empty() {
                 break;
             }
-            let ids: BTreeSet<u64> = moves.iter().map(|step| step.connection).collect();
-            for id in ids {
-                changed[id as usize] += 1;
-                prop_assert!(changed[id as usize] <= most, "connection {id} is changed again: {moves:?}");
-            }
             apply(&mut now, &moves);
+            rounds += 1;
+            prop_assert!(rounds <= 100, "still moving: {moves:?}");
         }
     }
 }
