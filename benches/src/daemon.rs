@@ -4,7 +4,7 @@
 //! client has a worker and a session of its own.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,6 +46,26 @@ impl Load {
 pub(crate) struct Daemon {
     child: Child,
     monitor: SocketAddr,
+}
+
+/// Where the daemon's program is, for benches that start it.
+#[derive(clap::Args)]
+pub(crate) struct Program {
+    /// The daemon's program; osd-daemon of the same build unless given
+    #[arg(long)]
+    daemon: Option<PathBuf>,
+}
+
+impl Program {
+    /// Its path.
+    ///
+    /// # Errors
+    /// When it was not built.
+    pub(crate) fn path(&self) -> Result<PathBuf, BenchError> {
+        let beside = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("osd-daemon"));
+        let path = self.daemon.clone().or_else(beside).unwrap_or_else(|| "osd-daemon".into());
+        if path.is_file() { Ok(path) } else { Err(BenchError::NotBuilt(path)) }
+    }
 }
 
 impl Daemon {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::daemon::{BLOCK_BYTES, Daemon, Done, Load};
+use crate::daemon::{BLOCK_BYTES, Daemon, Done, Load, Program};
 use crate::error::BenchError;
 use crate::figures::look;
 use crate::machine::{self, Machine};
@@ -61,9 +61,8 @@ const CEPH_READ_CPU_US: f64 = 61.0;
 #[derive(Parser)]
 #[command(name = "datapath", about = "4 KiB random writes with the daemon's path cut, for each mapping (Figure 15)")]
 struct Args {
-    /// The daemon's program
-    #[arg(long)]
-    daemon: PathBuf,
+    #[command(flatten)]
+    program: Program,
     /// One short run of each cell
     #[arg(long)]
     quick: bool,
@@ -177,7 +176,7 @@ fn cell(args: &Args, way: &Way, variant: Variant, warm_up: Duration, measure: Du
         ("OSD_OBJECTSTORE", way.store.into()),
         ("OSD_PATH_CUT", way.cut.into()),
     ];
-    Daemon::start(&args.daemon, dir.path(), &settings)?.run(way.load, true, warm_up, measure)
+    Daemon::start(&args.program.path()?, dir.path(), &settings)?.run(way.load, true, warm_up, measure)
 }
 
 fn value(measured: &[Measured], path: &str, mapping: &str, of: Of) -> f64 {

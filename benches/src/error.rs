@@ -38,6 +38,9 @@ pub(crate) enum BenchError {
     /// A call failed in a run where none may.
     #[error("a call failed: {0}")]
     Call(#[from] CallError),
+    /// A bench starts a daemon whose program is not there.
+    #[error("{} is not there: build it with `cargo build --release -p osd-daemon`, or start the bench with `cargo xtask bench`", .0.display())]
+    NotBuilt(PathBuf),
     /// The client of the whole system failed.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -20,7 +20,7 @@ use messenger::{
 };
 use serde::Serialize;
 
-use crate::daemon::{BLOCK_BYTES, Daemon, Load};
+use crate::daemon::{BLOCK_BYTES, Daemon, Load, Program};
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::report;
@@ -38,9 +38,8 @@ const CALLS: usize = 16;
     about = "What telemetry costs: locks, the messenger and a daemon, with it on and off in turns"
 )]
 struct Args {
-    /// The daemon's program
-    #[arg(long)]
-    daemon: PathBuf,
+    #[command(flatten)]
+    program: Program,
     /// One short round of each
     #[arg(long)]
     quick: bool,
@@ -225,7 +224,7 @@ fn calls_per_s(telemetry: bool, duration: Duration) -> Result<f64, BenchError> {
 fn writes(args: &Args, telemetry: bool, duration: Duration) -> Result<(f64, f64), BenchError> {
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
     let settings = [("OSD_OBJECTSTORE", "memstore".to_owned()), ("TELEMETRY", telemetry.to_string())];
-    let daemon = Daemon::start(&args.daemon, dir.path(), &settings)?;
+    let daemon = Daemon::start(&args.program.path()?, dir.path(), &settings)?;
     let done = daemon.run(Load::WRITES, telemetry, duration / 3, duration)?;
     Ok((done.per_second(), done.daemon_cpu_us()))
 }
