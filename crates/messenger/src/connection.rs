@@ -128,6 +128,12 @@ impl Core {
         self.unanswered > 0 || self.session.has_unacknowledged()
     }
 
+    /// True while neither side waits for anything of the other.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let waits = self.is_owed() || self.has_held() || self.taken > 0 || self.session.ack_due().is_some();
+        !waits && self.close_wanted.is_none()
+    }
+
     /// A deadline that no call precedes.
     pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
         self.earliest
@@ -302,6 +308,7 @@ impl Connection {
             0 => ConnState::Connecting,
             1 => ConnState::Up,
             2 => ConnState::Down,
+            4 => ConnState::Resting,
             _ => ConnState::Closed,
         }
     }

@@ -29,6 +29,13 @@ pub trait Service {
 
     /// Connecting side: what became of the connection.
     fn on_state(&self, _worker: &Worker, _connection: &Connection, _event: &StateEvent) {}
+
+    /// Connecting side: the peer asks whether it may close a connection that carries nothing. True if this side waits for
+    /// nothing that the peer says of its own: until this side sends again, the peer cannot reach it. Unanswered calls and
+    /// what is queued are looked after. The next message dials again, into a new session (`Up { resumed: false }`).
+    fn on_idle(&self, _worker: &Worker, _connection: &Connection) -> bool {
+        false
+    }
 }
 
 /// A service for a connecting side that only calls: what the peer sends of its own is dropped.
@@ -38,6 +45,10 @@ pub struct NoService;
 impl Service for NoService {
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
         tracing::debug!(peer = %connection.peer(), kind = message.kind, "message dropped, nothing serves it");
+    }
+
+    fn on_idle(&self, _worker: &Worker, _connection: &Connection) -> bool {
+        true
     }
 }
 
@@ -90,6 +101,9 @@ pub enum CloseReason {
     /// The client did not come back in time.
     #[error("the peer did not come back within {0:?}")]
     Expired(Duration),
+    /// Nothing was carried for [`SessionConfig::idle_timeout`], and the client agreed.
+    #[error("nothing was carried for {0:?}")]
+    Idle(Duration),
     /// The client began a new incarnation.
     #[error("replaced by a new incarnation of the peer")]
     Replaced,
@@ -139,6 +153,8 @@ pub enum ConnState {
     Down = 2,
     /// Over.
     Closed = 3,
+    /// Connecting side: no TCP and no session until something is sent; see [`SessionConfig::idle_timeout`].
+    Resting = 4,
 }
 
 /// Settings that both ends of a connection have.
@@ -181,6 +197,9 @@ pub struct SessionConfig {
     pub backoff_max: Duration,
     /// Accepting side: how long a session without TCP is kept.
     pub forget_after: Duration,
+    /// Accepting side: time without a message (pings are none) after which the session ends, if neither side waits for
+    /// anything and the client's [`Service::on_idle`] agrees; it comes back when it has something to send. `None`: never.
+    pub idle_timeout: Option<Duration>,
 }
 
 impl Default for SessionConfig {
@@ -206,6 +225,7 @@ impl Default for SessionConfig {
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(1),
             forget_after: Duration::from_secs(30),
+            idle_timeout: None,
         }
     }
 }
