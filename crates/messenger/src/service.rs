@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connection::Connection;
 use crate::frame::{FrameError, FrameLimits, Message};
 use crate::handshake::Refusal;
+use crate::listener::GREETINGS_MAX;
 use crate::worker::Worker;
 
 /// Handles the messages of connections. One instance per worker and listener, or per connecting side; it never leaves
@@ -246,6 +247,9 @@ pub struct ListenConfig {
     /// Sessions that it takes, those without TCP included; beyond it new ones are refused, and those that it has come
     /// back all the same. Default 10,000.
     pub connections_max: u32,
+    /// Sockets that have not said who they are, at once; a newcomer beyond it takes the place of the oldest, so that none
+    /// that keep silent keep others out. Default [`GREETINGS_MAX`].
+    pub greetings_max: usize,
     /// Settings of the connections.
     pub session: SessionConfig,
 }
@@ -260,6 +264,7 @@ impl ListenConfig {
             name: name.into(),
             worker: 0,
             connections_max: 10_000,
+            greetings_max: GREETINGS_MAX,
             session: SessionConfig::default(),
         }
     }
