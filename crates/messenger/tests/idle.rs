@@ -2,10 +2,16 @@
 
 #[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 mod common;
+#[path = "common/frames.rs"]
+mod frames;
 #[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 #[path = "common/proxy.rs"]
 mod proxy;
+#[path = "common/raw.rs"]
+mod raw;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
@@ -128,14 +134,55 @@ fn frame_bytes() -> u64 {
     frame::OVERHEAD_BYTES as u64
 }
 
-/// Calls and one-way messages with pauses around the time-out, so that each step of the closing is met by one.
+// What the two sides of a closing say, by their numbers on the wire.
+const KIND_IDLE: u16 = 0xff05;
+const KIND_REST: u16 = 0xff06;
+const KIND_STAY: u16 = 0xff07;
+
+/// Reads frames without segments up to one of this kind.
+fn read_until(stream: &mut TcpStream, kind: u16) {
+    let mut frame = [0; frame::OVERHEAD_BYTES];
+    loop {
+        stream.read_exact(&mut frame).expect("it is open");
+        if u16::from_le_bytes([frame[6], frame[7]]) == kind {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_client_that_agrees_too_late_is_told_that_the_session_goes_on() {
+    let server = runtime("server", 1);
+    let listener = serve(&server, &Arc::default(), SHORT);
+    let mut client = raw::greeted(listener.local_addr(), CLUSTER, 1);
+    let rest = frames::frame(0, message(KIND_REST, b""));
+    // nobody asked
+    client.write_all(&rest).expect("sent");
+    read_until(&mut client, KIND_STAY);
+    read_until(&mut client, KIND_IDLE);
+    // a request that is never answered goes before the word
+    client.write_all(&frames::frame(1, Message { id: 1, ..message(SILENT, b"") })).expect("sent");
+    client.write_all(&rest).expect("sent");
+    read_until(&mut client, KIND_STAY);
+    assert_eq!(listener.sessions(), 1);
+    // in time
+    let mut other = raw::greeted(listener.local_addr(), CLUSTER, 2);
+    read_until(&mut other, KIND_IDLE);
+    other.write_all(&rest).expect("sent");
+    read_until(&mut other, KIND_REST);
+    wait_until("its session has ended", || listener.sessions() == 1);
+}
+
+/// Calls, some of which the server answers after a call of its own, and one-way messages, with pauses around the time-out,
+/// so that each step of the closing is met by one.
 fn talk(connection: &Connection, log: &Log, count: u64) {
     let mut random = fastrand::Rng::with_seed(5);
     let mut calls = Vec::new();
     for i in 0..count {
         connection.send(numbered(RECORD, i));
         if random.bool() {
-            calls.push((i, connection.call(numbered(ECHO, i), LONG)));
+            let kind = if random.bool() { ECHO } else { CALL_BACK };
+            calls.push((i, connection.call(numbered(kind, i), LONG)));
         }
         if random.u8(0..4) > 0 {
             calls.drain(..).for_each(|(i, call)| assert_eq!(number(&sync::block_on(call).expect("answered")), i));
