@@ -128,6 +128,12 @@ impl Core {
         self.unanswered > 0 || self.session.has_unacknowledged()
     }
 
+    /// True while neither side waits for anything of the other.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let waits = self.is_owed() || self.has_held() || self.taken > 0 || self.session.ack_due().is_some();
+        !waits && self.close_wanted.is_none()
+    }
+
     /// A deadline that no call precedes.
     pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
         self.earliest
@@ -302,6 +308,7 @@ impl Connection {
             0 => ConnState::Connecting,
             1 => ConnState::Up,
             2 => ConnState::Down,
+            4 => ConnState::Resting,
             _ => ConnState::Closed,
         }
     }
@@ -321,7 +328,9 @@ impl Connection {
     }
 
     /// Sends a request. It is queued at once, in order with everything else; the future is for the reply. If more than
-    /// [`SessionConfig::send_bytes_max`] is in flight it waits its turn. Dropping the future gives the reply up, and the
+    /// [`SessionConfig::send_bytes_max`] is in flight it waits its turn. Requests that wait have no bound here: whoever calls
+    /// bounds the calls that it has under way, and their bytes, or a peer that stands still fills this side's memory until
+    /// their deadlines. Dropping the future gives the reply up, and the
     /// request too if it has not been queued for the socket yet. `deadline` counts from now; running into it is noticed
     /// a few milliseconds late.
     ///

@@ -27,7 +27,7 @@ use crate::runtime::Handle;
 use crate::service::{CloseReason, ConnState, ConnectConfig, PeerInfo, Service, StateEvent};
 use crate::session::Arrival;
 use crate::station::{Cx, Station};
-use crate::wire::{KIND_ACK, KIND_BYE, KIND_PING, KIND_PONG, Wire};
+use crate::wire::{KIND_ACK, KIND_BYE, KIND_IDLE, KIND_PING, KIND_PONG, KIND_REST, KIND_STAY, Wire};
 use crate::worker::Worker;
 
 /// Messages dispatched from one connection before others have their turn.
@@ -64,6 +64,8 @@ enum Fault {
     Refused(Refusal),
     /// The session is over.
     Close(CloseReason),
+    /// The session is over until something is to be sent.
+    Rest,
 }
 
 impl From<std::io::Error> for Fault {
@@ -91,12 +93,18 @@ struct Connector {
     incarnation: Option<u64>,
     attempts: u32,
     told_down: bool,
+    /// Agreed that the session ends, and has sent nothing since; the peer has ended it, or answers.
+    agreed: bool,
 }
 
 struct Acceptance {
     listening: Arc<Listening>,
     cookie: u128,
     incarnation: u64,
+    /// When the last message came or went, or the client was asked whether the session may end.
+    idle_since: Instant,
+    /// The client was asked since the last message.
+    asked: bool,
 }
 
 enum Role {
@@ -107,6 +115,8 @@ enum Role {
 enum Link {
     /// No TCP: until the next attempt, or until the session is forgotten.
     Waiting { until: Instant },
+    /// Connecting side: no TCP and no session until something is to be sent.
+    Resting,
     /// TCP is being made.
     Dialing { stream: TcpStream, until: Instant },
     /// The handshake is under way.
@@ -190,6 +200,8 @@ impl Driver {
         match &mut self.link {
             Link::Waiting { until } if *until > now => Ok(()),
             Link::Waiting { .. } => self.waited(cx, now),
+            Link::Resting if self.connection.core().session.has_unsent() => self.waited(cx, now),
+            Link::Resting => Ok(()),
             Link::Dialing { until, .. } | Link::Greeting { until, .. } if *until <= now => {
                 Err(Fault::Lost("the handshake timed out".into()))
             }
@@ -218,6 +230,7 @@ impl Driver {
         }
         if causes.has(Causes::TIMER) {
             self.keep_alive(cx, now)?;
+            self.ask_to_rest(cx, now);
         }
         if causes.has(Causes::TIMER | Causes::FLUSH) { self.send(cx, now) } else { Ok(()) }
     }
@@ -237,7 +250,12 @@ impl Driver {
                         messages += 1;
                         self.frame_since = None;
                         let at = Moment { now, read: self.read_at };
-                        dispatch(cx, &self.connection, wire, frame, at)?;
+                        if frame.message.kind < RESERVED_KINDS {
+                            self.role.carried(now);
+                            dispatch(cx, &self.connection, frame, at)?;
+                        } else {
+                            control(cx, &self.connection, &mut self.role, wire, &frame)?;
+                        }
                         if let Role::Connecting(connector) = &mut self.role {
                             connector.attempts = 0;
                         }
@@ -271,7 +289,9 @@ impl Driver {
         let Link::Up(wire) = &mut self.link else { return Ok(()) };
         loop {
             let mut core = self.connection.core();
-            wire.fill(&mut core, cx.worker.counters());
+            if !self.role.has_agreed() && wire.fill(&mut core, cx.worker.counters()) {
+                self.role.carried(now);
+            }
             if core.session.ack_due().is_some_and(|at| at <= now) {
                 wire.push_control(KIND_ACK, &mut core, cx.worker.counters());
             }
@@ -289,7 +309,7 @@ impl Driver {
             if wire.tx.is_empty() && wire.farewell {
                 return Err(Fault::Close(closing.unwrap_or(CloseReason::Local)));
             }
-            if !wire.tx.is_empty() || !more {
+            if !wire.tx.is_empty() || !more || self.role.has_agreed() {
                 return Ok(());
             }
         }
@@ -340,6 +360,29 @@ impl Driver {
         Ok(())
     }
 
+    /// Asks the client whether the session may end, once it has carried nothing for long.
+    fn ask_to_rest(&mut self, cx: &Cx<'_>, now: Instant) {
+        let (Some(due), Link::Up(wire), Role::Accepting(acceptance)) = (self.idle_at(), &mut self.link, &mut self.role)
+        else {
+            return;
+        };
+        if now < due {
+            return;
+        }
+        acceptance.idle_since = now;
+        let mut core = self.connection.core();
+        if core.is_at_rest() {
+            acceptance.asked = true;
+            wire.push_control(KIND_IDLE, &mut core, cx.worker.counters());
+        }
+    }
+
+    /// Accepting side: when the session has carried nothing for long.
+    fn idle_at(&self) -> Option<Instant> {
+        let Role::Accepting(acceptance) = &self.role else { return None };
+        Some(acceptance.idle_since + self.connection.config().idle_timeout?)
+    }
+
     /// When the peer's silence makes this side ping it, and when it counts as dead; `None` while nothing is read on
     /// purpose.
     fn silence(&self) -> Option<(Instant, Instant)> {
@@ -368,10 +411,24 @@ impl Driver {
             Link::Up(_) => {
                 let silence = self.silence().map(|(ping_at, dead_at)| if self.pinged { dead_at } else { ping_at });
                 let frame = self.frame_since.map(|since| since + config.frame_max);
-                [ack, silence, frame].into_iter().flatten().min()
+                [ack, silence, frame, self.idle_at()].into_iter().flatten().min()
             }
+            Link::Resting => None,
         };
         [calls, link, self.close_until].into_iter().flatten().min()
+    }
+}
+
+impl Role {
+    /// A message came or went.
+    fn carried(&mut self, now: Instant) {
+        if let Role::Accepting(acceptance) = self {
+            (acceptance.idle_since, acceptance.asked) = (now, false);
+        }
+    }
+
+    fn has_agreed(&self) -> bool {
+        matches!(self, Role::Connecting(connector) if connector.agreed)
     }
 }
 
@@ -384,23 +441,53 @@ struct Moment {
     read: Instant,
 }
 
-/// Hands one frame on.
-fn dispatch(cx: &Cx<'_>, connection: &Connection, wire: &mut Wire, frame: Frame, at: Moment) -> Result<(), Fault> {
+/// Takes a frame of the messenger's own.
+fn control(cx: &Cx<'_>, connection: &Connection, role: &mut Role, wire: &mut Wire, frame: &Frame) -> Result<(), Fault> {
+    let mut core = connection.core();
+    core.session.acknowledge(frame.ack).map_err(Fault::Frame)?;
+    match (frame.message.kind, role) {
+        (KIND_ACK | KIND_PONG, _) => {}
+        (KIND_PING, _) => wire.push_control(KIND_PONG, &mut core, cx.worker.counters()),
+        (KIND_BYE, _) => return Err(Fault::Close(CloseReason::Peer)),
+        (KIND_IDLE, Role::Connecting(connector)) if connector.agreed => {} // its answer is on its way
+        (KIND_IDLE, Role::Connecting(connector)) => {
+            drop(core);
+            let agrees = cx.worker.guard("a service's on_idle", || cx.service.on_idle(cx.worker, connection));
+            let mut core = connection.core();
+            connector.agreed = agrees == Some(true) && core.is_at_rest();
+            if connector.agreed {
+                wire.push_control(KIND_REST, &mut core, cx.worker.counters());
+            }
+        }
+        (KIND_REST, Role::Connecting(connector)) if connector.agreed => return Err(Fault::Rest),
+        (KIND_STAY, Role::Connecting(connector)) => {
+            connector.agreed = false;
+            connection.mark_dirty(0);
+        }
+        (KIND_REST, Role::Accepting(acceptance)) => {
+            let ends = acceptance.asked && core.is_at_rest() && connection.is_caught_up();
+            wire.push_control(if ends { KIND_REST } else { KIND_STAY }, &mut core, cx.worker.counters());
+            if ends {
+                // Nothing more is queued; and the client may come again before another turn.
+                let reason = CloseReason::Idle(connection.config().idle_timeout.unwrap_or_default());
+                core.close_wanted = Some(reason.clone());
+                drop(core);
+                // A client that is not told finds out when it resumes.
+                let told = wire.write(cx.worker.counters());
+                tracing::trace!(?told, "an idle session ends");
+                return Err(Fault::Close(reason));
+            }
+        }
+        (other, _) => return Err(Fault::Frame(FrameError::UnknownKind(other))),
+    }
+    Ok(())
+}
+
+/// Hands one message on.
+fn dispatch(cx: &Cx<'_>, connection: &Connection, frame: Frame, at: Moment) -> Result<(), Fault> {
     let Frame { seq, ack, mut message } = frame;
     let counters = cx.worker.counters();
     let mut core = connection.core();
-    if message.kind >= RESERVED_KINDS {
-        core.session.acknowledge(ack).map_err(Fault::Frame)?;
-        return match message.kind {
-            KIND_ACK | KIND_PONG => Ok(()),
-            KIND_PING => {
-                wire.push_control(KIND_PONG, &mut core, counters);
-                Ok(())
-            }
-            KIND_BYE => Err(Fault::Close(CloseReason::Peer)),
-            other => Err(Fault::Frame(FrameError::UnknownKind(other))),
-        };
-    }
     if seq == 0 {
         let expected = core.session.received() + 1;
         return Err(Fault::Frame(FrameError::Sequence { expected, got: 0 }));

@@ -2,14 +2,16 @@
 //!
 //! Contract: which workers serve a connection is `placement`'s decision, asked for once the handshake has told the
 //! lane. A session that comes back goes to the station that has it. Sockets that say nothing are dropped after
-//! `handshake_max`, and at most [`GREETINGS_MAX`] are in their handshake at once.
+//! `handshake_max`, and at most [`ListenConfig::greetings_max`] are in their handshake at once: one more takes the place
+//! of the oldest, which has said the least in the longest time.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -30,7 +32,8 @@ use crate::service::{ListenConfig, ListenError, Service};
 use crate::station::Station;
 use crate::worker::Worker;
 
-/// Sockets in their handshake at once, per listener.
+/// Sockets in their handshake at once, per listener, by default: many turns' worth of newcomers, so that the hello of a peer
+/// that means it is there before it is the oldest.
 pub const GREETINGS_MAX: usize = 1024;
 /// Connections the kernel keeps for us until we accept them.
 const BACKLOG: i32 = 1024;
@@ -55,7 +58,6 @@ pub(crate) struct Listening {
     /// Held while seats are assigned, so that what an earlier placement decided is not assigned after a later one.
     pub(crate) placing: ContentionMutex<()>,
     assigned: AtomicU64,
-    greetings: AtomicUsize,
 }
 
 impl Listening {
@@ -205,7 +207,6 @@ impl Handle {
             generation: AtomicU64::new(0),
             placing: ContentionMutex::new(self.locks(), "listener placing", ()),
             assigned: AtomicU64::new(0),
-            greetings: AtomicUsize::new(0),
         });
         self.list(&listening);
         let factory = Arc::new(factory);
@@ -223,7 +224,13 @@ impl Handle {
         let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), slot };
         let place = Arc::clone(&listener.slot);
         let posted = self.post_run(accepting, move |worker| {
-            let acceptor = Acceptor { listening, socket: TcpListener::from_std(socket), pause: Duration::ZERO };
+            let acceptor = Acceptor {
+                listening,
+                socket: TcpListener::from_std(socket),
+                pause: Duration::ZERO,
+                accepted: 0,
+                greetings: Greetings::default(),
+            };
             let slot = worker.sources().insert(|_| Source::Listener(acceptor));
             *place.lock() = Some(slot);
             worker.sources().with(worker, slot, |source, worker| match source {
@@ -245,12 +252,18 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// Slots of the sockets in their handshake, by the order in which they came.
+type Greetings = Rc<RefCell<BTreeMap<u64, usize>>>;
+
 /// The listening socket on its worker.
 pub(crate) struct Acceptor {
     listening: Arc<Listening>,
     socket: TcpListener,
     /// How long it waits since the kernel refused a socket.
     pause: Duration,
+    /// Sockets accepted so far.
+    accepted: u64,
+    greetings: Greetings,
 }
 
 impl Acceptor {
@@ -292,23 +305,32 @@ impl Acceptor {
         Next::Keep(Some(Instant::now() + self.pause))
     }
 
-    fn greet(&self, worker: &Worker, stream: TcpStream, peer: SocketAddr) {
-        if self.listening.greetings.load(Relaxed) >= GREETINGS_MAX {
-            worker.counters().handshake_errors.add(1);
-            tracing::warn!(%peer, "connection dropped, {GREETINGS_MAX} are in their handshake already");
-            return;
-        }
+    fn greet(&mut self, worker: &Worker, stream: TcpStream, peer: SocketAddr) {
+        self.make_room(worker);
         driver::tune(&stream);
-        self.listening.greetings.fetch_add(1, Relaxed);
         let until = Instant::now() + self.listening.config.session.handshake_max;
+        let (number, greetings) = (self.accepted, Rc::clone(&self.greetings));
+        self.accepted += 1;
         let listening = Arc::clone(&self.listening);
         let slot = worker.sources().insert(|slot| {
-            Source::Greeting(Greeting { listening, stream: Some(stream), peer, slot, buf: BytesMut::new(), until })
+            greetings.borrow_mut().insert(number, slot);
+            let buf = BytesMut::new();
+            Source::Greeting(Greeting { listening, stream: Some(stream), peer, slot, buf, until, number, greetings })
         });
         worker.sources().with(worker, slot, |source, worker| match source {
             Source::Greeting(greeting) => greeting.begin(worker),
             _ => Next::Remove,
         });
+    }
+
+    /// Drops the sockets that have been in their handshake for longest, if there are too many for another.
+    fn make_room(&self, worker: &Worker) {
+        while self.greetings.borrow().len() >= self.listening.config.greetings_max.max(1) {
+            let Some((_, slot)) = self.greetings.borrow_mut().pop_first() else { return };
+            if let Some(Source::Greeting(mut oldest)) = worker.sources().remove(slot) {
+                oldest.drop_it(worker, "too many others came in its handshake");
+            }
+        }
     }
 }
 
@@ -320,11 +342,14 @@ pub(crate) struct Greeting {
     slot: usize,
     buf: BytesMut,
     until: Instant,
+    /// Its place among the others.
+    number: u64,
+    greetings: Greetings,
 }
 
 impl Drop for Greeting {
     fn drop(&mut self) {
-        self.listening.greetings.fetch_sub(1, Relaxed);
+        self.greetings.borrow_mut().remove(&self.number);
     }
 }
 

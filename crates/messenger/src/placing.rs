@@ -4,12 +4,14 @@
 //! adjusted. A decision is taken per interval; the interval that is measured against the threshold is the one that
 //! passed, since a busy worker may be late. Nothing here waits for a connection's lock.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 
 use placement::threads::{
-    ConnectionLoad, Mapping, Memory, NewConnection, PlacementConfig, Snapshot, WorkerIndex, place, switched_workers,
+    ConnectionLoad, Mapping, Memory, Move, NewConnection, PlacementConfig, Snapshot, WorkerIndex, place,
+    switched_workers,
 };
 
 use crate::listener::Listening;
@@ -59,15 +61,23 @@ async fn adjust(worker: Worker, listening: Arc<Listening>, config: PlacementConf
             elapsed: now.0 - last.0,
         };
         last = now;
-        for step in place(&config, &snapshot, &mut memory) {
-            let of = |load: &ConnectionLoad| load.id == step.connection;
-            let Some(at) = snapshot.connections.iter().position(of) else { continue };
-            let mut workers = snapshot.connections[at].workers.clone();
-            step.change.apply(&mut workers);
-            tracing::debug!(connection = step.connection, change = ?step.change, "placed");
+        let moves = place(&config, &snapshot, &mut memory);
+        for (at, workers) in targets(&snapshot.connections, &moves) {
+            tracing::debug!(connection = snapshot.connections[at].id, ?workers, "placed");
             stations[at].assign(indexes(&workers), false);
         }
     }
+}
+
+/// Which connections move, by their places in the snapshot, and who serves them after all of their moves.
+fn targets(connections: &[ConnectionLoad], moves: &[Move]) -> BTreeMap<usize, Vec<WorkerIndex>> {
+    let at: HashMap<u64, usize> = connections.iter().enumerate().map(|(at, load)| (load.id, at)).collect();
+    let mut targets = BTreeMap::new();
+    for step in moves {
+        let Some(&at) = at.get(&step.connection) else { continue };
+        step.change.apply(targets.entry(at).or_insert_with(|| connections[at].workers.clone()));
+    }
+    targets
 }
 
 /// Bytes that each worker has received and sent.
@@ -86,5 +96,32 @@ fn load(station: &Station) -> ConnectionLoad {
         workers: station.target().into_iter().map(WorkerIndex).collect(),
         lock_time,
         bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use placement::threads::Change;
+    use std::time::Duration;
+
+    fn load(id: u64, workers: &[usize]) -> ConnectionLoad {
+        let workers = workers.iter().copied().map(WorkerIndex).collect();
+        ConnectionLoad { id, workers, lock_time: Duration::ZERO, bytes: 0 }
+    }
+
+    #[test]
+    fn moves_of_one_connection_add_up() {
+        let connections = [load(3, &[0]), load(7, &[0, 1, 2]), load(9, &[1])];
+        let step = |connection, change| Move { connection, change };
+        let moves = [
+            step(3, Change::Add(WorkerIndex(2))),
+            step(7, Change::Remove(WorkerIndex(0))),
+            step(3, Change::Add(WorkerIndex(1))),
+            step(8, Change::Only(WorkerIndex(1))),
+            step(7, Change::Remove(WorkerIndex(2))),
+        ];
+        let targets: Vec<_> = targets(&connections, &moves).into_iter().map(|(at, to)| (at, indexes(&to))).collect();
+        assert_eq!(targets, [(0, vec![0, 2, 1]), (1, vec![1])]);
     }
 }

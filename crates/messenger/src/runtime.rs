@@ -45,8 +45,9 @@ pub struct RuntimeConfig {
     pub telemetry: bool,
     /// Which operations of whoever runs here are remembered one by one; see [`Handle::history`].
     pub op_history: HistoryMode,
-    /// How many readiness events a worker takes at once, besides the one that other threads wake it by. With
-    /// [`MaxEvents::Auto`], the default, it follows the connections of the runtime as they come and go.
+    /// How many readiness events a worker takes at once, besides the one that other threads wake it by, at first; see
+    /// [`Handle::set_max_events`]. With [`MaxEvents::Auto`], the default, it follows the connections of the runtime as
+    /// they come and go.
     pub max_events: MaxEvents,
 }
 
@@ -97,6 +98,8 @@ struct Shared {
     listeners: ContentionMutex<Vec<Weak<Listening>>>,
     /// Connections that exist, of both sides.
     connections: AtomicUsize,
+    /// As [`RuntimeConfig::max_events`]; 0 is auto.
+    max_events: AtomicUsize,
 }
 
 /// Reaches the workers of a runtime from any thread.
@@ -253,9 +256,22 @@ impl Handle {
         self.shared.connections.fetch_sub(1, Relaxed);
     }
 
+    /// How many readiness events a worker takes at once.
+    pub fn max_events(&self) -> MaxEvents {
+        match self.shared.max_events.load(Relaxed) {
+            0 => MaxEvents::Auto,
+            events => MaxEvents::Fixed(events),
+        }
+    }
+
+    /// Changes how many readiness events a worker takes at once; each does so from its next turn.
+    pub fn set_max_events(&self, max_events: MaxEvents) {
+        self.shared.max_events.store(events_or_zero(max_events), Relaxed);
+    }
+
     /// Events that a worker takes at once now, the eventfd's included.
     pub(crate) fn events_max(&self) -> usize {
-        1 + self.config().max_events.limit(self.shared.connections.load(Relaxed), self.workers())
+        1 + self.max_events().limit(self.shared.connections.load(Relaxed), self.workers())
     }
 
     pub(crate) fn blocking_pool(&self) -> &BlockingPool {
@@ -309,6 +325,7 @@ impl Runtime {
             shutting_down: AtomicBool::new(false),
             listeners: ContentionMutex::new(&locks, "runtime listeners", Vec::new()),
             connections: AtomicUsize::new(0),
+            max_events: AtomicUsize::new(events_or_zero(config.max_events)),
             operations: OperationTable::new(config.telemetry),
             history: History::new(config.op_history, began, &locks),
             config,
@@ -356,6 +373,14 @@ impl Runtime {
             }
         }
         self.handle.shared.blocking.shutdown();
+    }
+}
+
+/// As kept in one word; a limit is at least 1.
+fn events_or_zero(max_events: MaxEvents) -> usize {
+    match max_events {
+        MaxEvents::Auto => 0,
+        MaxEvents::Fixed(events) => events.max(1),
     }
 }
 

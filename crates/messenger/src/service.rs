@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connection::Connection;
 use crate::frame::{FrameError, FrameLimits, Message};
 use crate::handshake::Refusal;
+use crate::listener::GREETINGS_MAX;
 use crate::worker::Worker;
 
 /// Handles the messages of connections. One instance per worker and listener, or per connecting side; it never leaves
@@ -29,6 +30,13 @@ pub trait Service {
 
     /// Connecting side: what became of the connection.
     fn on_state(&self, _worker: &Worker, _connection: &Connection, _event: &StateEvent) {}
+
+    /// Connecting side: the peer asks whether it may close a connection that carries nothing. True if this side waits for
+    /// nothing that the peer says of its own: until this side sends again, the peer cannot reach it. Unanswered calls and
+    /// what is queued are looked after. The next message dials again, into a new session (`Up { resumed: false }`).
+    fn on_idle(&self, _worker: &Worker, _connection: &Connection) -> bool {
+        false
+    }
 }
 
 /// A service for a connecting side that only calls: what the peer sends of its own is dropped.
@@ -38,6 +46,10 @@ pub struct NoService;
 impl Service for NoService {
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
         tracing::debug!(peer = %connection.peer(), kind = message.kind, "message dropped, nothing serves it");
+    }
+
+    fn on_idle(&self, _worker: &Worker, _connection: &Connection) -> bool {
+        true
     }
 }
 
@@ -90,6 +102,9 @@ pub enum CloseReason {
     /// The client did not come back in time.
     #[error("the peer did not come back within {0:?}")]
     Expired(Duration),
+    /// Nothing was carried for [`SessionConfig::idle_timeout`], and the client agreed.
+    #[error("nothing was carried for {0:?}")]
+    Idle(Duration),
     /// The client began a new incarnation.
     #[error("replaced by a new incarnation of the peer")]
     Replaced,
@@ -139,6 +154,8 @@ pub enum ConnState {
     Down = 2,
     /// Over.
     Closed = 3,
+    /// Connecting side: no TCP and no session until something is sent; see [`SessionConfig::idle_timeout`].
+    Resting = 4,
 }
 
 /// Settings that both ends of a connection have.
@@ -181,6 +198,9 @@ pub struct SessionConfig {
     pub backoff_max: Duration,
     /// Accepting side: how long a session without TCP is kept.
     pub forget_after: Duration,
+    /// Accepting side: time without a message (pings are none) after which the session ends, if neither side waits for
+    /// anything and the client's [`Service::on_idle`] agrees; it comes back when it has something to send. `None`: never.
+    pub idle_timeout: Option<Duration>,
 }
 
 impl Default for SessionConfig {
@@ -206,6 +226,7 @@ impl Default for SessionConfig {
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(1),
             forget_after: Duration::from_secs(30),
+            idle_timeout: None,
         }
     }
 }
@@ -226,6 +247,9 @@ pub struct ListenConfig {
     /// Sessions that it takes, those without TCP included; beyond it new ones are refused, and those that it has come
     /// back all the same. Default 10,000.
     pub connections_max: u32,
+    /// Sockets that have not said who they are, at once; a newcomer beyond it takes the place of the oldest, so that none
+    /// that keep silent keep others out. Default [`GREETINGS_MAX`].
+    pub greetings_max: usize,
     /// Settings of the connections.
     pub session: SessionConfig,
 }
@@ -240,6 +264,7 @@ impl ListenConfig {
             name: name.into(),
             worker: 0,
             connections_max: 10_000,
+            greetings_max: GREETINGS_MAX,
             session: SessionConfig::default(),
         }
     }

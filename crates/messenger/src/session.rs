@@ -162,6 +162,15 @@ impl Session {
         Ok(())
     }
 
+    /// The next session takes over what this one has queued; nothing of it was sent on any TCP connection.
+    pub(crate) fn restart(&mut self) {
+        let before = std::mem::take(self);
+        for Outgoing { message, .. } in before.out {
+            self.enqueue(message);
+        }
+        self.check_invariants();
+    }
+
     /// Number of the last frame received.
     pub(crate) fn received(&self) -> u64 {
         self.received

@@ -21,6 +21,12 @@ pub(crate) const KIND_PING: u16 = 0xff02;
 pub(crate) const KIND_PONG: u16 = 0xff03;
 /// The sender has closed the session.
 pub(crate) const KIND_BYE: u16 = 0xff04;
+/// Accepting side: nothing was carried for long; may the session end until there is something to say?
+pub(crate) const KIND_IDLE: u16 = 0xff05;
+/// Connecting side: yes, and nothing is sent before the answer. Accepting side: the session has ended.
+pub(crate) const KIND_REST: u16 = 0xff06;
+/// Accepting side: no, something is under way after all; the session goes on.
+pub(crate) const KIND_STAY: u16 = 0xff07;
 /// Bytes gathered for the socket before more frames are taken from the session: several socket buffers.
 const TX_BYTES_MAX: usize = 512 << 10;
 /// Data segments from here up come with others of their size as a rule, which are not read ahead: what of one goes through the
@@ -122,8 +128,8 @@ impl Wire {
         Ok(count)
     }
 
-    /// Takes frames from the session while there is room.
-    pub(crate) fn fill(&mut self, core: &mut Core, counters: &WorkerCounters) {
+    /// Takes frames from the session while there is room; true if there were any.
+    pub(crate) fn fill(&mut self, core: &mut Core, counters: &WorkerCounters) -> bool {
         core.release_held();
         let mut frames = 0;
         while self.tx.bytes() < TX_BYTES_MAX {
@@ -136,6 +142,7 @@ impl Wire {
             core.session.take_ack();
             counters.frames_out.add(frames);
         }
+        frames > 0
     }
 
     /// Queues a frame of the messenger's own, outside the numbering.

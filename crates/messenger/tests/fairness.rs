@@ -69,6 +69,54 @@ fn a_task_that_always_wakes_itself_stops_no_socket() {
     assert!(stats.task_polls <= TASKS_PER_TURN * (stats.polls + 1), "{stats:?}");
 }
 
+/// Polls that returned more events than a worker may take at once with the least setting: the eventfd's and one more.
+fn large_polls(server: &Runtime) -> u64 {
+    let total = server.handle().stats().total();
+    let small = POLL_EVENTS_BOUNDS.iter().filter(|bound| **bound <= 2).count();
+    total.poll_classes[small..].iter().sum()
+}
+
+/// A call on each connection, all of which wait for the server's only worker; returns the number of large polls.
+fn burst(server: &Runtime, client: &Runtime, connections: &[Connection]) -> u64 {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (begun, begins) = std::sync::mpsc::channel();
+    server.handle().spawn_on(0, move |_| async move {
+        begun.send(()).expect("the test waits");
+        released.recv().expect("the test goes on");
+    });
+    begins.recv().expect("the worker is busy");
+    let (large, sent) = (large_polls(server), || client.handle().stats().total().bytes_out);
+    let all = sent() + 1000 * connections.len() as u64;
+    let calls: Vec<_> = connections.iter().map(|each| each.call(message(ECHO, &[0; 1000]), LONG)).collect();
+    wait_until("most are sent", || sent() >= all);
+    release.send(()).expect("the worker waits");
+    calls.into_iter().for_each(|call| assert!(sync::block_on(call).is_ok()));
+    large_polls(server) - large
+}
+
+#[test]
+fn the_number_of_events_at_once_changes_while_a_worker_runs() {
+    let client = runtime("client", 1);
+    let config = RuntimeConfig { max_events: MaxEvents::Fixed(1), ..RuntimeConfig::new("server", 1) };
+    let server = Runtime::start(config).expect("starts");
+    let listener = serve(&server, Mapping::CoreAffine);
+    let connections: Vec<_> = (0..40).map(|_| dial(&client, &listener)).collect();
+    connections.iter().for_each(|each| assert!(call(each, message(ECHO, b"")).is_ok()));
+    let set = |max_events| {
+        server.handle().set_max_events(max_events);
+        assert_eq!(server.handle().max_events(), max_events);
+        // a turn, after which it holds
+        server.handle().block_on_worker(0, |_| async {}).expect("the worker lives");
+    };
+    assert_eq!(burst(&server, &client, &connections), 0);
+    set(MaxEvents::Fixed(1000));
+    assert!(burst(&server, &client, &connections) > 0);
+    set(MaxEvents::Fixed(1));
+    assert_eq!(burst(&server, &client, &connections), 0);
+    set(MaxEvents::Auto);
+    assert!(burst(&server, &client, &connections) > 0);
+}
+
 #[test]
 fn a_flood_on_a_socket_stops_neither_tasks_nor_timers() {
     for mapping in Mapping::ALL {

@@ -1,7 +1,6 @@
 //! 10,000 connections that do nothing. Alone in its process, whose memory it watches; the clients are another process,
 //! so that neither needs more than half of the descriptors.
 
-#[expect(dead_code, reason = "what tests share; this one needs a part of it")]
 #[path = "common/basics.rs"]
 mod basics;
 #[path = "common/memory.rs"]
@@ -13,6 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::time::Duration;
 
 use basics::*;
 use messenger::*;
@@ -54,9 +54,17 @@ fn ten_thousand_idle_connections_cost_little_and_slow_nobody_down() {
     if let Ok(server) = std::env::var(SERVER) {
         return be_clients(server.parse().expect("an address"));
     }
+    // Under `shared` each socket is in the epoll set of every worker; under `lcam` every placement looks at all of them.
+    [Mapping::CoreAffine, Mapping::Shared, Mapping::Lcam].into_iter().for_each(with_many_idle);
+}
+
+fn with_many_idle(mapping: Mapping) {
     let (server, client) = (runtime("server", 2), runtime("client", 1));
     let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
     config.connections_max = IDLE as u32 + 1;
+    config.placement.mapping = mapping;
+    config.placement.interval = Duration::from_millis(100);
+    config.session.forget_after = Duration::from_secs(1);
     let listener = server.handle().listen(config, |_| Rc::new(Echo)).expect("listens");
     let to = ConnectConfig::new(listener.local_addr(), CLUSTER, "live");
     let live = client.handle().connect(0, to, |_| Rc::new(NoService));
@@ -73,17 +81,18 @@ fn ten_thousand_idle_connections_cost_little_and_slow_nobody_down() {
     assert!(lines.any(|line| line.is_ok_and(|line| line == READY)), "the clients gave up");
     assert_eq!(listener.sessions() as u64, IDLE + 1);
     let each = memory::resident_bytes().saturating_sub(before) / IDLE;
-    println!("{each} bytes of memory for each idle connection");
-    assert!(each < 32 << 10, "{each} bytes for each idle connection");
+    println!("{mapping}: {each} bytes of memory for each idle connection");
+    assert!(each < 32 << 10, "{mapping}: {each} bytes for each idle connection");
     // traffic goes on beside them, and wakes none of them
     let began = server.handle().stats().total().polls;
     for number_of in 0..2000 {
         assert_eq!(number(&call(&live, numbered(ECHO, number_of)).expect("answered")), number_of);
     }
     let polls = server.handle().stats().total().polls - began;
-    assert!(polls < 20_000, "{polls} turns of the workers for 2,000 calls");
+    assert!(polls < 20_000, "{mapping}: {polls} turns of the workers for 2,000 calls");
     clients.stdin.take().expect("piped").write_all(b".").expect("it waits");
     assert!(clients.wait().expect("it ends").success());
 
+    wait_until("they are forgotten", || listener.sessions() == 1);
     assert!(call(&live, message(ECHO, b"")).is_ok());
 }

@@ -77,6 +77,36 @@ fn handshakes_and_frames_that_never_end_are_cut() {
 }
 
 #[test]
+fn sockets_that_keep_silent_keep_nobody_out() {
+    const AT_ONCE: usize = 16;
+    let (server, client) = (runtime("crowd", 1), runtime("client", 1));
+    let listener = listen_with(&server.handle(), &Arc::default(), |config| {
+        config.greetings_max = AT_ONCE;
+        config.session.handshake_max = LONG;
+    });
+    let crowd = |size: usize| (0..size).map(|_| TcpStream::connect(listener.local_addr()).expect("accepts"));
+    let mut silent: Vec<_> = crowd(4 * AT_ONCE).collect();
+    let good = connect(&client.handle(), listener.local_addr(), &Arc::default());
+    assert!(call(&good, message(ECHO, b"")).is_ok());
+    // the oldest made room: at least one for each that was too many
+    let newest = silent.split_off(3 * AT_ONCE);
+    silent.iter_mut().for_each(closed);
+    let dropped = || server.handle().stats().total().handshake_errors;
+    let before = dropped();
+    assert!(before >= 3 * AT_ONCE as u64);
+    // a crowd that is renewed all the time
+    for _ in 0..10 {
+        let renewed: Vec<_> = crowd(2 * AT_ONCE).collect();
+        let late = connect(&client.handle(), listener.local_addr(), &Arc::default());
+        assert!(call(&late, message(ECHO, b"")).is_ok());
+        drop(renewed);
+    }
+    assert!(dropped() > before && listener.sessions() == 11);
+    assert!(call(&good, message(ECHO, b"")).is_ok());
+    drop(newest);
+}
+
+#[test]
 fn a_peer_that_vanished_while_idle_is_forgotten() {
     let runtime = runtime("vanished", 1);
     let listener = listen_with(&runtime.handle(), &Arc::default(), |config| {

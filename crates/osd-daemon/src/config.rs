@@ -115,6 +115,9 @@ settings! {
     /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
     /// more than the open files that the process may have [default: 10000]
     ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
+    /// Time in which a connection carries nothing but pings after which it is closed until its client has something to
+    /// send, in seconds, 10 to 86400, for every role; 0: never. Connections over which something is awaited stay [default: 0]
+    ms_idle_timeout_s: u64, "TREFOIL_MS_IDLE_TIMEOUT_S";
     /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default: 2000]
     osd_heartbeat_grace_ms: u64, "TREFOIL_OSD_HEARTBEAT_GRACE_MS";
     /// Time without a renewal after which a client's session is dead, in milliseconds [default: 10000]
@@ -230,6 +233,8 @@ pub struct Config {
     pub ms_buffer_pools: u16,
     /// Sessions that each role takes.
     pub ms_connections_max: u32,
+    /// Time after which a connection that carries nothing is closed; `None`: never.
+    pub ms_idle_timeout: Option<Duration>,
     /// Grace of heartbeats, in milliseconds.
     pub osd_heartbeat_grace_ms: u64,
     /// Life of a session without a renewal, in milliseconds.
@@ -358,6 +363,7 @@ impl Config {
             ms_max_events,
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
             ms_connections_max: connections_max(s.ms_connections_max)?,
+            ms_idle_timeout: idle_timeout(s.ms_idle_timeout_s.unwrap_or(0))?,
             osd_heartbeat_grace_ms: in_range(
                 "osd_heartbeat_grace_ms",
                 s.osd_heartbeat_grace_ms.unwrap_or(2000),
@@ -503,6 +509,15 @@ fn connections_max(asked: Option<u32>) -> Result<u32, ConfigError> {
     })
 }
 
+/// Shorter times would close connections between the turns of an application.
+fn idle_timeout(seconds: u64) -> Result<Option<Duration>, ConfigError> {
+    match seconds {
+        0 => Ok(None),
+        10..=86_400 => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(value("ms_idle_timeout_s", &seconds, "allowed are 0 and 10 to 86400".into())),
+    }
+}
+
 /// The profile, with the default object size rounded down to whole stripes.
 fn profile(k: u8, m: u8, chunk: u32) -> Result<protocol::Profile, ConfigError> {
     let stripe = (u64::from(k) * u64::from(chunk)).max(1);
@@ -618,6 +633,7 @@ mod tests {
             ("ms_lock_threshold = 1.5", "above 0 and up to 1"),
             ("ms_lcam_rule = \"printed\"", "expected one of as-printed, damped"),
             ("ms_connections_max = 4000000000", "open files"),
+            ("ms_idle_timeout_s = 9", "allowed are 0 and 10 to 86400"),
             ("ms_max_events = \"0\"", "allowed are auto and 1 to 65536"),
             ("osd_id = 3", "below osd_count"),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
@@ -638,7 +654,7 @@ mod tests {
     #[test]
     fn the_messenger_is_set_like_anything_else() {
         let text = "osd_op_threads = 2\nms_workers = 8\nms_mapping = \"lcam\"\nms_placement_interval_ms = 500\n\
-                    ms_lock_threshold = 0.2\nms_lcam_rule = \"damped\"\nms_max_events = \"5000\"";
+                    ms_lock_threshold = 0.2\nms_lcam_rule = \"damped\"\nms_max_events = \"5000\"\nms_idle_timeout_s = 10";
         let config = Config::new(Settings::from_toml(text).unwrap()).unwrap();
         let placement = PlacementConfig {
             mapping: Mapping::Lcam,
@@ -648,8 +664,10 @@ mod tests {
         };
         assert_eq!((config.osd_op_threads, config.ms_workers), (2, 8));
         assert_eq!((config.ms_placement, config.ms_max_events), (placement, MaxEvents::Fixed(5000)));
+        assert_eq!(config.ms_idle_timeout, Some(Duration::from_secs(10)));
         let config = Config::new(Settings { osd_op_threads: Some(3), ..Settings::default() }).unwrap();
         assert_eq!((config.ms_workers, config.ms_placement), (3, PlacementConfig::default()));
+        assert_eq!(config.ms_idle_timeout, None);
     }
 
     #[test]

@@ -311,6 +311,12 @@ impl Local {
         }
     }
 
+    /// Will the OSD say nothing of its own over that connection?
+    pub fn is_at_rest(&self, key: OsdKey, connection: u64) -> bool {
+        let is_held = |link: Rc<OsdLink>| link.window.is_held();
+        !self.link(key, connection).is_some_and(is_held) && self.pgs().iter().all(|pg| pg.is_at_rest(key))
+    }
+
     /// A connection ended for good: another one takes its place after a pause.
     pub fn on_osd_close(self: &Rc<Self>, key: OsdKey, connection: u64, reason: &CloseReason) {
         let Some(link) = self.link(key, connection) else { return };

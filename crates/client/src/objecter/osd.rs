@@ -2,7 +2,7 @@
 //!
 //! Contract: messages of one PG leave in the order of the calls. What comes back is handed to the worker's [`Local`].
 
-use super::local;
+use super::local::{self, Local};
 use super::window::Window;
 use bytes::Bytes;
 use messenger::{Call, CloseReason, Connection, Message, Service, StateEvent, TrafficClass, Worker};
@@ -54,7 +54,7 @@ impl OsdLink {
         Self { key, addr, connection, up: Cell::new(false), latency: Cell::new((0, None)), window }
     }
 
-    /// Do frames flow?
+    /// Do frames flow, or would they as soon as there are any?
     pub fn is_up(&self) -> bool {
         self.up.get()
     }
@@ -140,6 +140,10 @@ impl Service for OsdService {
 
     fn on_close(&self, worker: &Worker, connection: &Connection, reason: &CloseReason) {
         local::with(worker, |local| local.on_osd_close(self.key, connection.id(), reason));
+    }
+
+    fn on_idle(&self, worker: &Worker, connection: &Connection) -> bool {
+        worker.local::<Local>().is_none_or(|local| local.is_at_rest(self.key, connection.id()))
     }
 }
 

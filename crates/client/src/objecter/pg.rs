@@ -137,6 +137,11 @@ impl PgIo {
         }
     }
 
+    /// Is nothing expected over that connection?
+    pub fn is_at_rest(&self, key: OsdKey) -> bool {
+        self.shard_at(key).is_none() || self.machine.borrow().is_at_rest()
+    }
+
     fn shard_at(&self, key: OsdKey) -> Option<ShardIndex> {
         let links = self.links.borrow();
         let at = links.iter().position(|link| link.as_ref().is_some_and(|link| link.key == key))?;

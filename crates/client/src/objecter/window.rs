@@ -42,6 +42,11 @@ impl Window {
         }
     }
 
+    /// Will the core say that its journal has room again?
+    pub fn is_held(&self) -> bool {
+        self.is_held.get()
+    }
+
     fn has_room_for(&self, bytes: u64) -> bool {
         !self.is_held.get() && (self.on_the_way.get() == 0 || self.on_the_way.get() + bytes <= self.bytes_max)
     }

@@ -60,6 +60,9 @@ struct OsdState {
     faults: Faults,
     writes: u64,
     reads: u64,
+    /// Reads that are not answered, now and at most so far.
+    reading: usize,
+    reading_max: usize,
 }
 
 struct World {
@@ -142,6 +145,11 @@ impl Fake {
             listener.stop();
             runtime.shutdown();
         }
+    }
+
+    /// Most reads that an OSD with a delay had to answer at once.
+    pub fn reading_max(&self, index: usize) -> usize {
+        lock(&self.world).osds[index].reading_max
     }
 
     /// The monitor marks an OSD down: a new epoch of every PG without it.
@@ -469,8 +477,13 @@ impl Service for OsdService {
                 if delay.is_zero() {
                     connection.reply(&message, kind.to_u16(), front, data);
                 } else {
+                    let osd = &mut world.osds[self.index];
+                    osd.reading += 1;
+                    osd.reading_max = osd.reading_max.max(osd.reading);
+                    let (world, index) = (Arc::clone(&self.world), self.index);
                     worker.clone().spawn(async move {
                         worker.sleep(delay).await;
+                        lock(&world).osds[index].reading -= 1;
                         connection.reply(&message, kind.to_u16(), front, data);
                     });
                 }

@@ -247,6 +247,34 @@ fn busy_late_and_corrupt_shards_are_overcome() {
     assert!(matches!(failed, Err(ClientError::Unreadable(_))), "{failed:?}");
 }
 
+/// Of an object with one data shard.
+const OBJECT_BYTES: usize = 4096;
+
+/// Of ten reads of so many bytes, the most reads of objects that the only shard had to answer at once.
+fn reads_at_once(bytes: usize, change: impl FnOnce(&mut ClientConfig)) -> usize {
+    let fake = Fake::start(profile(1, 0), 1);
+    let client = connect(&fake, |config| {
+        config.workers = 1;
+        change(config);
+    });
+    fake.faults(0, Faults { delay: Duration::from_millis(50), ..Faults::default() });
+    let read = |_| client.run_on(0, move |io| async move { io.read(file(1), 0, bytes).await });
+    let reads: Vec<_> = (0..10).map(read).collect();
+    reads.into_iter().for_each(|read| assert_eq!(client.block_on(read).expect("read").len(), bytes));
+    fake.reading_max(0)
+}
+
+#[test]
+fn no_more_operations_are_under_way_than_may_be() {
+    assert_eq!(reads_at_once(OBJECT_BYTES, |config| config.objecter_inflight_ops = 2), 2);
+    let by_bytes = reads_at_once(512 * OBJECT_BYTES, |config| {
+        config.objecter_inflight_ops = 100_000;
+        config.objecter_inflight_op_bytes = 4 << 20;
+    });
+    assert!((2..=(4 << 20) / OBJECT_BYTES).contains(&by_bytes), "{by_bytes} reads of an object at once");
+    assert!(reads_at_once(OBJECT_BYTES, |_| {}) > 2, "a test in which nothing waits shows nothing");
+}
+
 /// One whose answers never come in time is never measured; it must not be taken for the fastest for that.
 #[test]
 fn a_shard_that_hedged_reads_gave_up_is_not_asked_first_again() {

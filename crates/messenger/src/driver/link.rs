@@ -58,8 +58,14 @@ impl Order {
     {
         let service = factory(worker);
         self.taken = true;
-        let connector =
-            Connector { config, cookie: fastrand::u128(..), incarnation: None, attempts: 0, told_down: false };
+        let connector = Connector {
+            config,
+            cookie: fastrand::u128(..),
+            incarnation: None,
+            attempts: 0,
+            told_down: false,
+            agreed: false,
+        };
         let role = Role::Connecting(Box::new(connector));
         let driver = Driver::new(self.connection.clone(), role, Instant::now());
         Station::connecting(self.connection.clone(), driver).begin(worker, service, None);
@@ -77,14 +83,15 @@ impl Drop for Order {
 impl Driver {
     /// The driver of a session that begins on the accepting side.
     pub(crate) fn accepting(connection: Connection, listening: Arc<Listening>, cookie: u128) -> Driver {
-        let role = Role::Accepting(Acceptance { listening, cookie, incarnation: fastrand::u64(1..) });
-        Driver::new(connection, role, Instant::now())
+        let (incarnation, now) = (fastrand::u64(1..), Instant::now());
+        let role = Role::Accepting(Acceptance { listening, cookie, incarnation, idle_since: now, asked: false });
+        Driver::new(connection, role, now)
     }
 
     /// The socket that it has now.
     pub(crate) fn stream(&self) -> Option<&TcpStream> {
         match &self.link {
-            Link::Waiting { .. } => None,
+            Link::Waiting { .. } | Link::Resting => None,
             Link::Dialing { stream, .. } | Link::Greeting { stream, .. } => Some(stream),
             Link::Up(wire) => Some(&wire.stream),
         }
@@ -149,6 +156,7 @@ impl Driver {
         self.owed_since = None;
         self.pinged = false;
         self.frame_since = None;
+        self.role.carried(self.last_rx);
         self.connection.set_state(ConnState::Up);
         self.connection.mark_dirty(0);
     }
@@ -245,6 +253,7 @@ impl Driver {
         }
         let before = connector.incarnation.replace(welcome.incarnation);
         connector.told_down = false;
+        let agreed = std::mem::take(&mut connector.agreed);
         match welcome.resumed {
             Some(received) => {
                 // An error is returned after the lock is released: it resets the session.
@@ -254,7 +263,9 @@ impl Driver {
             }
             None => {
                 cx.worker.counters().connections_opened.add(1);
-                if before.is_some() {
+                if agreed {
+                    self.connection.core().session.restart();
+                } else if before.is_some() {
                     self.reset(cx);
                 }
             }
@@ -300,6 +311,7 @@ impl Driver {
                 }
             }
             Fault::Panic => self.give_up(cx, CloseReason::Panic, now),
+            Fault::Rest => self.rest(now),
             Fault::Refused(refusal @ (Refusal::Busy | Refusal::Full(_))) => self.lose(cx, refusal.to_string(), now),
             Fault::Refused(refusal) => {
                 tracing::warn!(%peer, %refusal, "connection refused");
@@ -314,11 +326,25 @@ impl Driver {
         match &mut self.role {
             Role::Accepting(_) => self.finish(cx, &reason),
             Role::Connecting(connector) => {
-                connector.incarnation = None;
+                (connector.incarnation, connector.agreed) = (None, false);
                 self.reset(cx);
                 self.lose(cx, reason.to_string(), now);
             }
         }
+    }
+
+    /// The peer has ended the session by agreement: it begins anew with what is queued by now, or when something is.
+    fn rest(&mut self, now: Instant) {
+        let Role::Connecting(connector) = &mut self.role else { return };
+        (connector.incarnation, connector.agreed) = (None, false);
+        self.owed_since = None;
+        let mut core = self.connection.core();
+        core.session.restart();
+        let is_wanted = core.session.has_unsent();
+        drop(core);
+        tracing::debug!(peer = %self.connection.peer(), is_wanted, "an idle connection rests");
+        self.connection.set_state(ConnState::Resting);
+        self.link = if is_wanted { Link::Waiting { until: now } } else { Link::Resting };
     }
 
     fn lose(&mut self, cx: &Cx<'_>, reason: String, now: Instant) {

@@ -12,6 +12,7 @@ impl LiveRole for Shared {
         "ms_placement_interval_ms",
         "ms_lock_threshold",
         "ms_lcam_rule",
+        "ms_max_events",
         "journal_sync_interval_ms",
         "osd_recovery_max_active",
         "osd_recovery_max_bytes_per_sec",
@@ -21,6 +22,10 @@ impl LiveRole for Shared {
     ];
 
     fn apply(&self, key: &str, config: &Config) -> Result<(), String> {
+        if key == "ms_max_events" {
+            self.handle.set_max_events(config.ms_max_events);
+            return Ok(());
+        }
         if key.starts_with("ms_") {
             let listener = self.listener().ok_or("it does not listen")?;
             return listener.set_placement(config.ms_placement).map_err(|error| error.to_string());

@@ -93,6 +93,8 @@ pub struct OsdConfig {
     pub ms_buffer_pools: u16,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
+    /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
+    pub ms_idle_timeout: Option<Duration>,
     /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
     pub journal_sync_interval: Duration,
     /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
@@ -143,6 +145,7 @@ impl OsdConfig {
             ms_max_events: MaxEvents::default(),
             ms_buffer_pools: 4,
             ms_connections_max: 10_000,
+            ms_idle_timeout: None,
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
             ratios: FullRatios::default(),
@@ -423,6 +426,7 @@ impl Starting {
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
         listen.placement = config.ms_placement;
         listen.connections_max = config.ms_connections_max;
+        listen.session.idle_timeout = config.ms_idle_timeout;
         let for_services = Arc::clone(&self.shared);
         let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
         let listener = Arc::new(listener);

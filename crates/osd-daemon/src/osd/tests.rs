@@ -2,6 +2,7 @@
 
 mod data;
 mod hostile;
+mod idle;
 mod journals;
 mod measuring;
 mod settings;

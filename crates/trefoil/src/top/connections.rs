@@ -92,6 +92,7 @@ fn state(state: ConnState) -> &'static str {
         ConnState::Up => "up",
         ConnState::Down => "down",
         ConnState::Closed => "closed",
+        ConnState::Resting => "resting",
     }
 }
 

@@ -393,6 +393,11 @@ impl PgSession {
         writers.iter().filter_map(of_link).chain(self.mark_due).min()
     }
 
+    /// Is everything written stable, and nothing expected of any shard?
+    pub fn is_at_rest(&self) -> bool {
+        self.records.last() == self.records.stable() && self.next_deadline().is_none()
+    }
+
     /// Bytes of memory held by writes that are not stable yet.
     pub fn kept_bytes(&self) -> usize {
         self.records.bytes()

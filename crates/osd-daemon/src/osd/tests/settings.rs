@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Settings;
+use placement::threads::MaxEvents;
 use protocol::admin::{AdminReply, AdminRequest};
 
 fn ask(cluster: &TestCluster, addr: SocketAddr, request: &AdminRequest) -> AdminReply {
@@ -34,6 +35,10 @@ fn a_running_osd_shows_its_settings_and_changes_those_that_are_live() {
         let changed = ask(&cluster, osd, &set(key, value));
         assert!(matches!(&changed, AdminReply::Changed(setting) if setting.value == value), "{changed:?}");
     }
+    let changed = ask(&cluster, osd, &set("ms_max_events", "5000"));
+    assert!(matches!(&changed, AdminReply::Changed(setting) if setting.value == "5000"), "{changed:?}");
+    let events = |osd: usize| cluster.osd(osd).workers().max_events();
+    assert_eq!((events(1), events(0)), (MaxEvents::Fixed(5000), MaxEvents::Auto));
     // another mapping, with connections there that go on
     let client = super::data::connect(&cluster);
     let file = super::data::file(&cluster, 1);
