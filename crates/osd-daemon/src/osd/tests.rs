@@ -5,6 +5,7 @@ mod hostile;
 mod journals;
 mod measuring;
 mod settings;
+mod telemetry;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};
