@@ -160,6 +160,21 @@ fn a_scrape_tells_of_every_runtime_under_its_own_name() {
 }
 
 #[test]
+fn waking_a_worker_is_no_readiness_event() {
+    let runtime = runtime(true);
+    let handle = runtime.handle();
+    eventually("the workers to be woken", || {
+        for worker in 0..2 {
+            block_on(handle.run_on(worker, |_| async {})).expect("runs");
+        }
+        let total = handle.stats().total();
+        total.wakeups >= 10 && total.polls >= 10
+    });
+    let total = handle.stats().total();
+    assert_eq!((total.events, total.events_max), (0, 0), "without a socket: {total:?}");
+}
+
+#[test]
 fn a_companion_is_reported_as_long_as_it_exists() {
     let runtime = runtime(true);
     let handle = runtime.handle();
