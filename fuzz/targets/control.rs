@@ -31,6 +31,7 @@ fn show(report: &TelemetryReport) {
     for listener in &report.listeners {
         for mapping in [Mapping::TrafficAware, Mapping::Lcam] {
             let _ = listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
+            let _ = listener.forecast(mapping, &vec![1; report.workers.len()], Duration::from_secs(1));
         }
     }
 }
