@@ -4,7 +4,6 @@ use crate::table::{bytes, columns};
 use messenger::{Change, ConnState, ConnectionStats, ListenerStats, Mapping, Move, SeatStats, TelemetryReport};
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::fmt::Write;
 use std::time::Duration;
 
 /// Connections in the table, the busiest; JSON has all that daemons report.
@@ -41,6 +40,9 @@ struct SeatRow {
     bytes_per_s: f64,
     messages_per_s: f64,
     lock_wait_share: f64,
+    acquisitions_per_s: f64,
+    contended_per_s: f64,
+    marks_per_s: f64,
 }
 
 fn share(part: u64, whole: u64) -> f64 {
@@ -62,9 +64,12 @@ fn row_maker<'a>(
     let seat = move |seat: &SeatStats| SeatRow {
         worker: seat.worker,
         seated: seat.seated,
-        bytes_per_s: per_second(seat.bytes_in + seat.bytes_out),
+        bytes_per_s: per_second(seat.bytes()),
         messages_per_s: per_second(seat.messages),
         lock_wait_share: share(seat.lock_wait_ns, elapsed_ns),
+        acquisitions_per_s: per_second(seat.acquisitions),
+        contended_per_s: per_second(seat.contended),
+        marks_per_s: per_second(seat.marks),
     };
     move |connection| Row {
         target: report.name.clone(),
@@ -164,13 +169,9 @@ pub fn text(rows: &[Row]) -> String {
         "messages/s",
         "lock wait",
         "contended",
+        "marks/s",
     ];
-    let mut busiest: Vec<&Row> = rows.iter().collect();
-    busiest.sort_by(|a, b| {
-        let traffic = |row: &Row| row.bytes_in_per_s + row.bytes_out_per_s;
-        traffic(b).total_cmp(&traffic(a))
-    });
-    let cells = busiest.iter().take(ROWS_MAX).map(|row| {
+    let cells = busiest(rows).map(|row| {
         let workers: Vec<String> = row.workers.iter().map(usize::to_string).collect();
         [
             row.target.clone(),
@@ -184,13 +185,57 @@ pub fn text(rows: &[Row]) -> String {
             format!("{:.0}", row.messages_per_s),
             format!("{:.1}%", row.lock_wait_share * 100.0),
             format!("{:.1}%", row.contended_share * 100.0),
+            format!("{:.1}", row.marks_per_s),
         ]
     });
-    let mut text = columns(head, cells);
-    if let Some(more) = rows.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
-        writeln!(text, "{more} more with less traffic").expect("a string takes everything");
-    }
-    text
+    columns(head, cells) + &left_out(rows)
+}
+
+/// A table of what each worker does on the busiest connections.
+pub fn seat_text(rows: &[Row]) -> String {
+    let head = [
+        "target",
+        "conn",
+        "worker",
+        "serves",
+        "bytes/s",
+        "messages/s",
+        "lock wait",
+        "taken/s",
+        "found taken/s",
+        "marks/s",
+    ];
+    let cells = busiest(rows).flat_map(|row| row.seats.iter().map(move |seat| (row, seat))).map(|(row, seat)| {
+        [
+            row.target.clone(),
+            row.connection.to_string(),
+            seat.worker.to_string(),
+            if seat.seated { "yes" } else { "no more" }.to_owned(),
+            bytes(seat.bytes_per_s as u64),
+            format!("{:.0}", seat.messages_per_s),
+            format!("{:.1}%", seat.lock_wait_share * 100.0),
+            format!("{:.1}", seat.acquisitions_per_s),
+            format!("{:.1}", seat.contended_per_s),
+            format!("{:.1}", seat.marks_per_s),
+        ]
+    });
+    columns(head, cells) + &left_out(rows)
+}
+
+/// The connections in tables, those with the most traffic first.
+fn busiest(rows: &[Row]) -> impl Iterator<Item = &Row> {
+    let mut busiest: Vec<&Row> = rows.iter().collect();
+    busiest.sort_by(|a, b| {
+        let traffic = |row: &Row| row.bytes_in_per_s + row.bytes_out_per_s;
+        traffic(b).total_cmp(&traffic(a))
+    });
+    busiest.into_iter().take(ROWS_MAX)
+}
+
+/// How many connections are not in tables, if any.
+fn left_out(rows: &[Row]) -> String {
+    let more = rows.len().checked_sub(ROWS_MAX).filter(|more| *more > 0);
+    more.map_or_else(String::new, |more| format!("{more} more with less traffic\n"))
 }
 
 /// A line per listener and mapping.
@@ -214,7 +259,7 @@ mod tests {
 
     fn connection(id: u64, bytes_in: u64) -> ConnectionStats {
         let seat = SeatStats { worker: 0, seated: true, bytes_in, messages: 10, ..SeatStats::default() };
-        let other = SeatStats { worker: 1, seated: false, lock_wait_ns: 200_000_000, ..SeatStats::default() };
+        let other = SeatStats { worker: 1, seated: false, lock_wait_ns: 200_000_000, marks: 3, ..SeatStats::default() };
         ConnectionStats {
             id,
             peer: ([127, 0, 0, 1], 5).into(),
@@ -249,9 +294,23 @@ mod tests {
     fn the_busiest_come_first_as_rates_and_shares() {
         let text = text(&rows(&report(vec![connection(7, 4096), connection(8, 8192)])));
         let first: Vec<&str> = text.lines().nth(1).expect("two rows").split_whitespace().collect();
-        assert_eq!(first.join(" "), "osd.0 8 client 127.0.0.1:5 round-robin 0 4.0 KiB 0 B 5 10.0% 25.0%");
+        assert_eq!(first.join(" "), "osd.0 8 client 127.0.0.1:5 round-robin 0 4.0 KiB 0 B 5 10.0% 25.0% 1.5");
         let idle = TelemetryReport { elapsed_ns: 0, ..report(vec![connection(7, 0)]) };
         assert_eq!(rows(&idle)[0].bytes_in_per_s, 0.0, "nothing is divided by zero");
+    }
+
+    #[test]
+    fn seats_tell_which_worker_waits_and_which_moves_on() {
+        let rows = rows(&report(vec![connection(7, 4096), connection(8, 8192)]));
+        let text = seat_text(&rows);
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines.len(), 1 + 4, "a line for each connection and worker:\n{text}");
+        assert_eq!(lines[1], "osd.0 8 0 yes 4.0 KiB 5 0.0% 15.0 0.0 0.0");
+        assert_eq!(lines[2], "osd.0 8 1 no more 0 B 0 10.0% 5.0 5.0 1.5");
+        let json = serde_json::to_value(&rows[0].seats[1]).expect("plain values");
+        assert_eq!((&json["acquisitions_per_s"], &json["contended_per_s"]), (&5.0.into(), &5.0.into()));
+        assert_eq!(json["marks_per_s"], 1.5);
     }
 
     #[test]
