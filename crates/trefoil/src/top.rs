@@ -21,11 +21,15 @@
 //!      "contended_per_s": 1.0,        times that it found the lock taken and waited
 //!      "marks_per_s": 0.0}]}],
 //!  "outlooks": [{"target": "osd.0", "listener": "127.0.0.1:7410", "mapping": "lcam",
-//!    "changes": [{"connection": 17, "change": "add", "worker": 3}]}]}     or "remove", or "only"
+//!    "changes": [{"connection": 17, "change": "add", "worker": 3}]}],     or "remove", or "only"
+//!  "spreads": [{"target": "osd.0", "listener": "127.0.0.1:7410", "workers": 4, "mapping": "round-robin",
+//!    "present": false,                as it is, not a prediction
+//!    "max_bytes_per_s": 2.0, "min_bytes_per_s": 1.0,     of the busiest and the idlest worker; null where unknown
+//!    "unknown": null}]}               why nothing is predicted
 //! ```
 //!
 //! Of a listener with more than [`messenger::CONNECTIONS_REPORTED_MAX`] connections, those are shown that carried the most
-//! bytes since they began; there is no outlook then.
+//! bytes since they began; there is no outlook then, and no prediction.
 
 mod connections;
 
@@ -77,6 +81,7 @@ struct Shown {
     workers: Vec<Row>,
     connections: Vec<connections::Row>,
     outlooks: Vec<connections::Outlook>,
+    spreads: Vec<connections::Spread>,
 }
 
 /// Shows one interval of a second, or one after the other.
@@ -90,6 +95,7 @@ pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
             workers: answers.reports.iter().flat_map(rows).collect(),
             connections: answers.reports.iter().flat_map(connections::rows).collect(),
             outlooks: answers.reports.iter().flat_map(connections::outlooks).collect(),
+            spreads: answers.reports.iter().flat_map(connections::spreads).collect(),
         };
         if args.json {
             watch::warn_of_silent(answers);
@@ -150,6 +156,10 @@ fn text(shown: &Shown, with_seats: bool) -> String {
     if !shown.outlooks.is_empty() {
         parts.push(connections::outlook_text(&shown.outlooks));
     }
+    let spreads = connections::spread_text(&shown.spreads);
+    if !spreads.is_empty() {
+        parts.push(spreads);
+    }
     parts.join("\n")
 }
 
@@ -177,7 +187,8 @@ mod tests {
         };
         let rows = rows(&report);
         assert_eq!((rows[0].busy_share, rows[0].events_per_poll), (0.0, 0.0), "nothing is divided by zero");
-        let text = text(&Shown { workers: rows, connections: Vec::new(), outlooks: Vec::new() }, true);
+        let text =
+            text(&Shown { workers: rows, connections: Vec::new(), outlooks: Vec::new(), spreads: Vec::new() }, true);
         let line: Vec<&str> = text.lines().nth(2).expect("two workers").split_whitespace().collect();
         assert_eq!(line, ["osd.0", "1", "25%", "20%", "2.0", "KiB", "0", "B", "5", "2", "1.5", "3"]);
     }

@@ -1,7 +1,9 @@
 //! Connections in `trefoil top`, and what another mapping would make of them.
 
 use crate::table::{bytes, columns};
-use messenger::{Change, ConnState, ConnectionStats, ListenerStats, Mapping, Move, SeatStats, TelemetryReport};
+use messenger::{
+    Change, ConnState, ConnectionStats, Forecast, ListenerStats, Mapping, Move, SeatStats, TelemetryReport,
+};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -119,7 +121,7 @@ struct ChangeRow {
 /// What the other mappings would change, as far as that can be told, the busiest connections first.
 pub fn outlooks(report: &TelemetryReport) -> Vec<Outlook> {
     let elapsed = Duration::from_nanos(report.elapsed_ns);
-    let worker_bytes: Vec<u64> = report.workers.iter().map(|worker| worker.bytes_in + worker.bytes_out).collect();
+    let worker_bytes = worker_bytes(report);
     let mut outlooks = Vec::new();
     for listener in report.listeners.iter().filter(|listener| !listener.connections.is_empty()) {
         for mapping in Mapping::ALL.into_iter().filter(|mapping| *mapping != listener.placement.mapping) {
@@ -152,6 +154,92 @@ fn words(row: &ChangeRow) -> String {
         "add" => format!("add worker {worker} to connection {connection}"),
         "remove" => format!("take worker {worker} from connection {connection}"),
         _ => format!("move connection {connection} to worker {worker}"),
+    }
+}
+
+/// The busiest and the idlest worker of a listener's runtime in the interval, as they are or as a mapping would make them.
+#[derive(Debug, Serialize)]
+pub struct Spread {
+    target: String,
+    listener: String,
+    workers: usize,
+    mapping: &'static str,
+    present: bool,
+    max_bytes_per_s: Option<f64>,
+    min_bytes_per_s: Option<f64>,
+    /// Why nothing is predicted.
+    unknown: Option<&'static str>,
+}
+
+/// Of each listener with connections the spread of all mappings, in the order of [`Mapping::ALL`].
+pub fn spreads(report: &TelemetryReport) -> Vec<Spread> {
+    let worker_bytes = worker_bytes(report);
+    let per_second = |n: u64| share(n, report.elapsed_ns) * 1e9;
+    let spread = |listener: &ListenerStats, mapping: Mapping| {
+        let present = mapping == listener.placement.mapping;
+        let forecast = if present {
+            Forecast::Bytes(worker_bytes.clone())
+        } else {
+            listener.forecast(mapping, &worker_bytes, Duration::from_nanos(report.elapsed_ns))
+        };
+        let (bytes, unknown) = match forecast {
+            Forecast::Bytes(bytes) => (bytes, None),
+            Forecast::FollowsWhoIsFree => (Vec::new(), Some("bytes per worker follow from who is free")),
+            Forecast::Unknown => (Vec::new(), Some("not all connections are known")),
+        };
+        Spread {
+            target: report.name.clone(),
+            listener: listener.addr.to_string(),
+            workers: worker_bytes.len(),
+            mapping: mapping.name(),
+            present,
+            max_bytes_per_s: bytes.iter().max().copied().map(per_second),
+            min_bytes_per_s: bytes.iter().min().copied().map(per_second),
+            unknown,
+        }
+    };
+    let listeners = report.listeners.iter().filter(|listener| !listener.connections.is_empty());
+    listeners.flat_map(|listener| Mapping::ALL.map(|mapping| spread(listener, mapping))).collect()
+}
+
+fn worker_bytes(report: &TelemetryReport) -> Vec<u64> {
+    report.workers.iter().map(|worker| worker.bytes_in.saturating_add(worker.bytes_out)).collect()
+}
+
+/// Mappings whose spread can be predicted.
+const PREDICTED: [Mapping; 3] = [Mapping::RoundRobin, Mapping::TrafficAware, Mapping::CoreAffine];
+
+/// A line per listener with more than one worker to choose from.
+pub fn spread_text(spreads: &[Spread]) -> String {
+    let listeners: Vec<&[Spread]> = spreads
+        .chunk_by(|a, b| (&a.target, &a.listener) == (&b.target, &b.listener))
+        .filter(|listener| listener[0].workers > 1)
+        .collect();
+    if listeners.is_empty() {
+        return String::new();
+    }
+    let cells = listeners.iter().map(|listener| {
+        let cell =
+            |wanted: &dyn Fn(&Spread) -> bool| listener.iter().find(|row| wanted(row)).map_or("-".into(), max_min);
+        let predicted = PREDICTED.map(|mapping| cell(&|row| row.mapping == mapping.name()));
+        let [round_robin, traffic_aware, core_affine] = predicted;
+        let now = listener.iter().find(|row| row.present).map_or("", |row| row.mapping);
+        let (target, addr) = (listener[0].target.clone(), listener[0].listener.clone());
+        [target, addr, now.to_owned(), cell(&|row| row.present), round_robin, traffic_aware, core_affine]
+    });
+    let [round_robin, traffic_aware, core_affine] = PREDICTED.map(Mapping::name);
+    let head = ["target", "listener", "mapping", "now", round_robin, traffic_aware, core_affine];
+    "bytes/s of the busiest and the idlest worker, now and as mappings with one worker per connection would have it\n"
+        .to_owned()
+        + &columns(head, cells)
+        + "shared, lcam, handoff: bytes per worker follow from who is free and cannot be predicted\n"
+}
+
+/// "6.0 KiB / 0 B".
+fn max_min(row: &Spread) -> String {
+    match (row.max_bytes_per_s, row.min_bytes_per_s) {
+        (Some(max), Some(min)) => format!("{} / {}", bytes(max as u64), bytes(min as u64)),
+        _ => "-".to_owned(),
     }
 }
 
@@ -336,6 +424,43 @@ mod tests {
         );
         let none = outlook_text(&outlooks_without_changes());
         assert_eq!(none, "osd.0 127.0.0.1:7400: traffic-aware would change nothing\n");
+    }
+
+    #[test]
+    fn the_spread_over_workers_is_shown_beside_what_others_would_make_of_it() {
+        let report = report(vec![connection(1, 4096), connection(2, 8192)]);
+        let spreads = spreads(&report);
+        let text = spread_text(&spreads);
+        let line: Vec<&str> =
+            text.lines().nth(2).expect("one listener").split("  ").filter(|c| !c.is_empty()).collect();
+        let line: Vec<&str> = line.into_iter().map(str::trim).collect();
+        let now = "6.0 KiB / 0 B";
+        let spread = "4.0 KiB / 2.0 KiB";
+        assert_eq!(line, ["osd.0", "127.0.0.1:7400", "round-robin", now, now, spread, now], "{text}");
+        assert!(
+            text.ends_with("shared, lcam, handoff: bytes per worker follow from who is free and cannot be predicted\n")
+        );
+        let json = serde_json::to_value(&spreads).expect("plain values");
+        let row = |name: &str| json.as_array().and_then(|rows| rows.iter().find(|row| row["mapping"] == name));
+        assert_eq!(row("traffic-aware").map(|row| &row["max_bytes_per_s"]), Some(&4096.0.into()));
+        assert_eq!(row("round-robin").map(|row| &row["present"]), Some(&true.into()));
+        let handoff = row("handoff").expect("every mapping");
+        assert!(handoff["max_bytes_per_s"].is_null() && handoff["unknown"].is_string(), "{handoff}");
+    }
+
+    #[test]
+    fn of_connections_with_several_workers_the_spread_with_one_each_is_shown() {
+        let mut shared = report(vec![connection(1, 4096), connection(2, 8192)]);
+        shared.listeners[0].placement = PlacementConfig::new(Mapping::Handoff);
+        shared.listeners[0].connections.iter_mut().for_each(|connection| connection.workers = vec![0, 1]);
+        let text = spread_text(&spreads(&shared));
+        let row = text.lines().nth(2).expect("one listener");
+        assert!(
+            row.contains("handoff") && row.contains("6.0 KiB / 0 B") && row.contains("4.0 KiB / 2.0 KiB"),
+            "{text}"
+        );
+        shared.workers.truncate(1);
+        assert_eq!(spread_text(&spreads(&shared)), "", "one worker: nothing to choose");
     }
 
     fn outlooks_without_changes() -> Vec<Outlook> {
