@@ -18,7 +18,7 @@ mod tests;
 
 pub use data::{DataError, DataFuture, DataWorker};
 
-use crate::admin::LiveConfig;
+use crate::admin::{LiveConfig, LiveStart};
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
 use messenger::{Handle, ListenConfig, ListenError, Listener, Worker};
@@ -61,7 +61,7 @@ pub struct MdsConfig {
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
     /// What `trefoil config` shows. Default: nothing is set.
-    pub live: Arc<LiveConfig>,
+    pub live: LiveStart,
 }
 
 impl MdsConfig {
@@ -79,7 +79,7 @@ impl MdsConfig {
             store: StoreConfig::default(),
             service: ServiceConfig::default(),
             ms_connections_max: 10_000,
-            live: Arc::default(),
+            live: LiveStart::default(),
         }
     }
 }
@@ -192,7 +192,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
         }
     }
     let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
-    let (for_services, live) = (Arc::clone(&inbox), Arc::clone(&config.live));
+    let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live.clone(), handle.locks()));
     let mut listen = ListenConfig::new(config.listen, config.cluster, "mds");
     listen.connections_max = config.ms_connections_max;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;

@@ -35,3 +35,14 @@ fn telemetry_that_is_off_is_off_for_heartbeats_too() {
     let reports = ask(&cluster, cluster.osd(0).addr());
     assert!(reports.len() == 2 && reports.iter().all(|report| !report.enabled), "{reports:?}");
 }
+
+#[test]
+fn locks_of_the_settings_and_of_a_memstore_are_listed() {
+    let cluster = TestCluster::start_tuned(1, Mapping::CoreAffine, |config| {
+        config.store = StoreConfig::Memory { bytes_max: 64 << 20 };
+    });
+    let reports = ask(&cluster, cluster.osd(0).addr());
+    for name in ["live settings", "memstore names"] {
+        assert!(reports[0].locks.iter().any(|lock| lock.name == name), "no `{name}`: {:?}", reports[0].locks);
+    }
+}
