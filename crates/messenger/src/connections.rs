@@ -204,7 +204,7 @@ impl ListenerStats {
     /// What each worker would have handled in this interval, which took `elapsed` and in which the workers handled
     /// `worker_bytes`, had `mapping` placed the connections at its begin; under [`Mapping::TrafficAware`] after one round of
     /// moves, from the workers that serve the connections now if each has one, else from those of [`Mapping::RoundRobin`].
-    /// What workers do besides the connections of this listener stays where it is.
+    /// What workers did besides the connections of this report, those included that have ended, stays where it is.
     pub fn forecast(&self, mapping: Mapping, worker_bytes: &[u64], elapsed: Duration) -> Forecast {
         if matches!(mapping, Mapping::Shared | Mapping::Lcam | Mapping::Handoff) {
             return Forecast::FollowsWhoIsFree;
