@@ -31,6 +31,7 @@ fn show(report: &TelemetryReport) {
     for listener in &report.listeners {
         for mapping in [Mapping::TrafficAware, Mapping::Lcam] {
             let _ = listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
+            let _ = listener.forecast(mapping, &vec![1; report.workers.len()], Duration::from_secs(1));
         }
     }
 }
@@ -65,7 +66,7 @@ fuzz_target!(|bytes: &[u8]| {
         16 => drop(check::<scrub::ScrubReply>(front)),
         17 => drop(check::<HistoryReport>(front)),
         18 => drop(check::<SessionId>(front)),
-        19 => check::<TelemetryReport>(front).iter().for_each(show),
+        19 => check::<Vec<TelemetryReport>>(front).iter().flatten().for_each(show),
         20 => {
             if let Some(AdminRequest::SetConfig { key, value }) = check(front) {
                 set(&key, &value);

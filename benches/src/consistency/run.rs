@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ec_store::medium::{Dir, Memory};
-use messenger::sync::block_on;
+use messenger::sync::{LockTable, block_on};
 use messenger::{Runtime, RuntimeConfig};
 use protocol::ShardIndex;
 use serde::{Deserialize, Serialize};
@@ -141,7 +141,9 @@ impl Cluster {
         let mut nodes = Vec::new();
         for shard in 0..profile().shards() {
             let dir = match cell.storage {
-                Storage::Memory => Dir::new(Arc::new(Memory::new(MEMORY_BYTES_MAX)), Path::new("/")),
+                Storage::Memory => {
+                    Dir::new(Arc::new(Memory::new(MEMORY_BYTES_MAX, &LockTable::default())), Path::new("/"))
+                }
                 Storage::Disk => Dir::from(dir.join(shard.to_string()).as_path()),
             };
             nodes.push(Node::start(&NodeConfig {

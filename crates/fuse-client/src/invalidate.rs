@@ -4,12 +4,12 @@
 //! requests are answered by workers. There are some, so that a file with such a page does not keep the others' pages.
 
 use client::fs::{Dropping, KernelCache};
+use crossbeam::channel;
 use fuser::{INodeNo, Notifier};
 use messenger::sync::{Sender, oneshot};
 use protocol::Gfid;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Threads: more than files of which a page stays locked at one time, mostly; an idle one costs nothing.
 const THREADS: usize = 8;
@@ -23,15 +23,15 @@ struct Job {
 
 /// The kernel's cache of this mount.
 pub struct KernelPages {
-    jobs: mpsc::Sender<Job>,
+    jobs: channel::Sender<Job>,
 }
 
 /// What waits to be dropped; to be started once the session exists.
-pub struct Jobs(mpsc::Receiver<Job>);
+pub struct Jobs(channel::Receiver<Job>);
 
 /// The cache, and its jobs.
 pub fn kernel_pages() -> (KernelPages, Jobs) {
-    let (jobs, waiting) = mpsc::channel();
+    let (jobs, waiting) = channel::unbounded();
     (KernelPages { jobs }, Jobs(waiting))
 }
 
@@ -50,11 +50,9 @@ impl Jobs {
     /// # Errors
     /// That a thread cannot be started.
     pub fn start(self, notifier: &Notifier) -> io::Result<()> {
-        let jobs = Arc::new(Mutex::new(self.0));
         for number in 0..THREADS {
-            let (jobs, notifier) = (Arc::clone(&jobs), notifier.clone());
-            let next = move || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
-            let run = move || std::iter::from_fn(&next).for_each(|job| drop_part(&notifier, job));
+            let (jobs, notifier) = (self.0.clone(), notifier.clone());
+            let run = move || jobs.iter().for_each(|job| drop_part(&notifier, job));
             std::thread::Builder::new().name(format!("fuse-inval-{number}")).spawn(run)?;
         }
         Ok(())

@@ -14,8 +14,8 @@ use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
@@ -79,7 +79,7 @@ fn start_log(settings: &MountSettings) -> Result<(), MountError> {
         Some(path) => {
             let file = File::options().create(true).append(true).open(path);
             let file = file.map_err(|source| MountError::Log { path: path.clone(), source })?;
-            log.with_writer(Mutex::new(file)).with_ansi(false).try_init()
+            log.with_writer(Arc::new(file)).with_ansi(false).try_init()
         }
     };
     // A second start in one process is a test's.

@@ -1,13 +1,15 @@
 //! What connections and their listeners tell of themselves, and what another mapping would make of it.
 //!
-//! Contract: plain values, without any lock. [`ListenerStats::outlook`] asks `placement` what the placement task would ask
-//! it, over the same snapshot, and moves nothing.
+//! Contract: plain values, without any lock. [`ListenerStats::outlook`] and [`ListenerStats::forecast`] ask `placement` what
+//! the placement task would ask it, over the same snapshot, and move nothing.
 
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use placement::threads::{ConnectionLoad, Mapping, Memory, Move, PlacementConfig, Snapshot, WorkerIndex, place};
+use placement::threads::{
+    ConnectionLoad, Mapping, Memory, Move, NewConnection, PlacementConfig, Snapshot, WorkerIndex, first_workers, place,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::lock::LockStats;
@@ -64,6 +66,11 @@ pub struct ConnectionStats {
 }
 
 impl SeatStats {
+    /// Bytes read and written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_in.saturating_add(self.bytes_out)
+    }
+
     fn since(&self, earlier: &SeatStats) -> SeatStats {
         let less = |now: u64, then: u64| now.saturating_sub(then);
         SeatStats {
@@ -93,7 +100,17 @@ impl ConnectionStats {
 
     /// Bytes read and written.
     pub fn bytes(&self) -> u64 {
-        self.sum(|seat| seat.bytes_in.saturating_add(seat.bytes_out))
+        self.sum(SeatStats::bytes)
+    }
+
+    /// As `placement` takes it.
+    fn load(&self) -> ConnectionLoad {
+        ConnectionLoad {
+            id: self.id,
+            workers: self.workers.iter().copied().map(WorkerIndex).collect(),
+            lock_time: Duration::from_nanos(self.lock_wait_ns()),
+            bytes: self.bytes(),
+        }
     }
 
     /// What happened between an earlier reading and this one; the longest wait stays that since the start.
@@ -126,6 +143,17 @@ pub struct ListenerStats {
     /// Its connections in the order in which they began. All of them, or those that carried the most bytes since they
     /// began: at most [`CONNECTIONS_REPORTED_MAX`], with at most [`SEATS_REPORTED_MAX`] seats.
     pub connections: Vec<ConnectionStats>,
+}
+
+/// What each worker would have handled in an interval under another mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forecast {
+    /// Bytes of each worker.
+    Bytes(Vec<u64>),
+    /// Several workers serve a connection, and its bytes go to whoever is free.
+    FollowsWhoIsFree,
+    /// Not all connections are in the report, or it says of its listener what none is set to.
+    Unknown,
 }
 
 impl ListenerStats {
@@ -166,21 +194,69 @@ impl ListenerStats {
     /// connection has several workers; if not all connections are in this report; and if it says of its listener what none
     /// is set to.
     pub fn outlook(&self, mapping: Mapping, worker_bytes: Vec<u64>, elapsed: Duration) -> Option<Vec<Move>> {
-        let one_each = || self.connections.iter().all(|connection| connection.workers.len() == 1);
-        let all_known = self.connections.len() as u64 == self.sessions;
-        self.placement.check().ok()?;
-        if !mapping.is_adjusted() || !all_known || mapping == Mapping::TrafficAware && !one_each() {
+        if !mapping.is_adjusted() || !self.is_complete() || mapping == Mapping::TrafficAware && !self.has_one_each() {
             return None;
         }
-        let load = |connection: &ConnectionStats| ConnectionLoad {
-            id: connection.id,
-            workers: connection.workers.iter().copied().map(WorkerIndex).collect(),
-            lock_time: Duration::from_nanos(connection.lock_wait_ns()),
-            bytes: connection.bytes(),
+        let connections = self.connections.iter().map(ConnectionStats::load).collect();
+        Some(self.moves(mapping, &Snapshot { worker_bytes, connections, elapsed }))
+    }
+
+    /// What each worker would have handled in this interval, which took `elapsed` and in which the workers handled
+    /// `worker_bytes`, had `mapping` placed the connections at its begin; under [`Mapping::TrafficAware`] after one round of
+    /// moves, from the workers that serve the connections now if each has one, else from those of [`Mapping::RoundRobin`].
+    /// What workers did besides the connections of this report, those included that have ended, stays where it is.
+    pub fn forecast(&self, mapping: Mapping, worker_bytes: &[u64], elapsed: Duration) -> Forecast {
+        if matches!(mapping, Mapping::Shared | Mapping::Lcam | Mapping::Handoff) {
+            return Forecast::FollowsWhoIsFree;
+        }
+        let Some(mut connections) = self.loads_under(mapping, worker_bytes.len()).filter(|_| self.is_complete()) else {
+            return Forecast::Unknown;
         };
-        let connections = self.connections.iter().map(load).collect();
-        let snapshot = Snapshot { worker_bytes, connections, elapsed };
-        Some(place(&PlacementConfig { mapping, ..self.placement }, &snapshot, &mut Memory::default()))
+        let snapshot = Snapshot { worker_bytes: worker_bytes.to_vec(), connections: connections.clone(), elapsed };
+        for step in self.moves(mapping, &snapshot) {
+            let moved = connections.iter_mut().find(|load| load.id == step.connection);
+            moved.into_iter().for_each(|load| step.change.apply(&mut load.workers));
+        }
+        let mut bytes = self.bytes_besides(worker_bytes);
+        for load in &connections {
+            let worker = load.workers.first().and_then(|worker| bytes.get_mut(worker.0));
+            worker.into_iter().for_each(|bytes| *bytes = bytes.saturating_add(load.bytes));
+        }
+        Forecast::Bytes(bytes)
+    }
+
+    /// Has it all connections, and possible settings?
+    fn is_complete(&self) -> bool {
+        self.connections.len() as u64 == self.sessions && self.placement.check().is_ok()
+    }
+
+    fn has_one_each(&self) -> bool {
+        self.connections.iter().all(|connection| connection.workers.len() == 1)
+    }
+
+    fn moves(&self, mapping: Mapping, snapshot: &Snapshot) -> Vec<Move> {
+        place(&PlacementConfig { mapping, ..self.placement }, snapshot, &mut Memory::default())
+    }
+
+    /// The connections with the workers that they have when a mapping begins; `None` without workers.
+    fn loads_under(&self, mapping: Mapping, workers: usize) -> Option<Vec<ConnectionLoad>> {
+        let stays = mapping == Mapping::TrafficAware && self.has_one_each();
+        let load = |(connection, before): (&ConnectionStats, u64)| {
+            let now = connection.load();
+            let first = first_workers(mapping, workers, NewConnection { lane: connection.lane, before }).ok()?;
+            Some(if stays { now } else { ConnectionLoad { workers: first, ..now } })
+        };
+        self.connections.iter().zip(0..).map(load).collect()
+    }
+
+    /// Bytes of each worker without those of the connections.
+    fn bytes_besides(&self, worker_bytes: &[u64]) -> Vec<u64> {
+        let mut bytes = worker_bytes.to_vec();
+        for seat in self.connections.iter().flat_map(|connection| &connection.seats) {
+            let worker = bytes.get_mut(seat.worker);
+            worker.into_iter().for_each(|bytes| *bytes = bytes.saturating_sub(seat.bytes()));
+        }
+        bytes
     }
 }
 
@@ -262,5 +338,60 @@ mod tests {
         assert_eq!(report.outlook(Mapping::TrafficAware, vec![900, 0, 5], second), None, "it has two workers");
         let placement = PlacementConfig { lock_threshold: f64::NAN, ..report.placement };
         assert_eq!(ListenerStats { placement, ..report }.outlook(Mapping::Lcam, vec![900, 0, 5], second), None);
+    }
+
+    fn forecasts(report: &ListenerStats, worker_bytes: &[u64]) -> [Forecast; 3] {
+        let one_each = [Mapping::RoundRobin, Mapping::TrafficAware, Mapping::CoreAffine];
+        one_each.map(|mapping| report.forecast(mapping, worker_bytes, Duration::from_secs(1)))
+    }
+
+    #[test]
+    fn mappings_with_one_worker_each_are_predicted_in_bytes_per_worker() {
+        let lanes = |mut connections: Vec<ConnectionStats>| {
+            connections.iter_mut().zip([1, 1, 1, 2]).for_each(|(connection, lane)| connection.lane = lane);
+            connections
+        };
+        let on_first = [(1, 600), (2, 300), (3, 200), (4, 100)].map(|(id, bytes)| connection(id, &[0], bytes, 0));
+        let report = listener(lanes(on_first.to_vec()));
+        // 50 bytes of worker 1 and 7 of worker 2 are of something else, and stay there
+        let [round_robin, traffic, lanes_of_three] = forecasts(&report, &[1200, 50, 7]);
+        assert_eq!(round_robin, Forecast::Bytes(vec![700, 350, 207]));
+        assert_eq!(traffic, Forecast::Bytes(vec![300, 650, 307]), "one move per worker: 600, 200 and 100 leave");
+        assert_eq!(lanes_of_three, Forecast::Bytes(vec![0, 1150, 107]));
+    }
+
+    #[test]
+    fn what_several_workers_serve_now_is_predicted_for_one_each() {
+        let mut shared = connection(1, &[0, 1], 600, 0);
+        shared.seats[1].bytes_out = 400;
+        let report = listener(vec![shared, connection(2, &[0, 1], 100, 0)]);
+        let [round_robin, traffic, _] = forecasts(&report, &[700, 400]);
+        assert_eq!(round_robin, Forecast::Bytes(vec![1000, 100]));
+        assert_eq!(traffic, Forecast::Bytes(vec![1000, 100]), "a connection is never cut in two");
+    }
+
+    #[test]
+    fn what_cannot_be_predicted_is_not() {
+        let report = listener(vec![connection(1, &[0], 600, 0)]);
+        for mapping in [Mapping::Shared, Mapping::Lcam, Mapping::Handoff] {
+            assert_eq!(report.forecast(mapping, &[600, 0], Duration::from_secs(1)), Forecast::FollowsWhoIsFree);
+        }
+        let unknown = [const { Forecast::Unknown }; 3];
+        assert_eq!(forecasts(&report, &[]), unknown, "no workers");
+        assert_eq!(
+            forecasts(&ListenerStats { sessions: 2, ..report.clone() }, &[600, 0]),
+            unknown,
+            "not all are known"
+        );
+        let placement = PlacementConfig { lock_threshold: f64::NAN, ..report.placement };
+        assert_eq!(
+            forecasts(&ListenerStats { placement, ..report.clone() }, &[600, 0]),
+            unknown,
+            "none is set to that"
+        );
+        let mut strange = report;
+        strange.connections[0].workers = vec![9];
+        strange.connections[0].seats[0].worker = 9;
+        assert!(matches!(forecasts(&strange, &[600, 0])[1], Forecast::Bytes(_)), "a worker that is not there");
     }
 }

@@ -148,7 +148,7 @@ counters! {
     writes: Count,
     /// Returns from the reactor's poll.
     polls: Count,
-    /// Readiness events those returned.
+    /// Readiness events those returned, the eventfd's not counted: `wakeups` counts what it tells.
     events: Count,
     /// Eventfd wake-ups that other threads sent.
     wakeups: Count,
@@ -179,7 +179,7 @@ counters! {
     busy_ns: Nanoseconds Counter,
     /// Time on a CPU, by the thread's own clock, read every 20 ms at most while it runs.
     cpu_ns: Nanoseconds Counter,
-    /// Most events that one poll returned.
+    /// Most readiness events that one poll returned, the eventfd's not counted.
     events_max: Count Peak,
 }
 

@@ -1,7 +1,6 @@
 //! Telemetry in the Prometheus text format, version 0.0.4.
 //!
-//! Contract: every sample stands under a HELP (what it is) and a TYPE line of its name; names say their unit; each name
-//! appears once, however many runtimes are told of. Pure: from reports to text.
+//! Contract: every sample stands under a HELP (what it is, and its unit) and a TYPE line of its name; each name appears once, however many runtimes are told of. Pure: from reports to text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -94,7 +93,7 @@ fn sessions(text: &mut Text, reports: &[TelemetryReport]) {
 /// Polls as a histogram: buckets, sum and count of one name.
 fn polls(text: &mut Text, reports: &[TelemetryReport]) {
     const NAME: &str = "trefoil_worker_poll_events";
-    text.head(NAME, "histogram", "Readiness events that a poll of the reactor returned.");
+    text.head(NAME, "histogram", Unit::Count, "Readiness events that a poll of the reactor returned.");
     for (report, index, worker) in each_worker(reports) {
         let labels = [("role", report.name.as_str()), ("worker", index.as_str())];
         let bounds = POLL_EVENTS_BOUNDS.iter().map(u64::to_string).chain(["+Inf".to_owned()]);
@@ -117,7 +116,7 @@ const TIME_BITS: RangeInclusive<u32> = 10..=35;
 /// Operations as histograms: those that never happened too, so that rates begin with the first.
 fn operations(text: &mut Text, reports: &[TelemetryReport]) {
     const NAME: &str = "trefoil_operation_seconds";
-    text.head(NAME, "histogram", "How long operations took in seconds, by layer of the stack and operation.");
+    text.head(NAME, "histogram", Unit::Nanoseconds, "How long operations took, by layer of the stack and operation.");
     for report in reports {
         for OperationStats { layer, name, times } in &report.operations {
             let labels = [("role", report.name.as_str()), ("layer", layer.name()), ("operation", name)];
@@ -156,13 +155,18 @@ impl Text {
             Rule::Peak | Rule::Gauge => ("", "gauge"),
         };
         let name = format!("{prefix}{base}{suffix}");
-        self.head(&name, kind, help);
+        self.head(&name, kind, unit, help);
         Family { text: self, name, unit }
     }
 
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    fn head(&mut self, name: &str, kind: &str, unit: Unit, help: &str) {
         let help = help.trim().replace('\\', "\\\\").replace('\n', "\\n");
-        self.line(format_args!("# HELP {name} {help}"));
+        let unit = match unit {
+            Unit::Count => "count",
+            Unit::Bytes => "bytes",
+            Unit::Nanoseconds => "seconds",
+        };
+        self.line(format_args!("# HELP {name} {help} Unit: {unit}."));
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
@@ -237,7 +241,10 @@ mod tests {
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {
                 let (name, help) = rest.split_once(' ').expect("name and text");
-                assert!(!help.is_empty() && !helps.contains(&name), "{line}");
+                let (what, unit) = help.rsplit_once(" Unit: ").expect("what it is, and the unit");
+                assert!(what.ends_with('.') && !helps.contains(&name), "{line}");
+                let of_name = ["seconds", "bytes"].into_iter().find(|unit| name.split('_').any(|word| word == *unit));
+                assert_eq!(unit.strip_suffix('.'), of_name.or(Some("count")), "{line}");
                 helps.push(name);
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').expect("name and type");

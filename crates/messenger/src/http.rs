@@ -70,14 +70,14 @@ impl HttpServer {
         Ok(HttpServer { addr: bound, stopping, thread: Some(thread) })
     }
 
-    /// Serves `/metrics`, of all these runtimes together.
+    /// Serves `/metrics`, of all these runtimes and their companions together.
     ///
     /// # Errors
     /// As [`HttpServer::start`].
     pub fn metrics(addr: SocketAddr, handles: Vec<Handle>) -> Result<HttpServer, HttpError> {
         let pages = move |path: &str| {
             (path == "/metrics").then(|| {
-                let reports: Vec<_> = handles.iter().map(Handle::stats).collect();
+                let reports: Vec<_> = handles.iter().flat_map(Handle::reports).collect();
                 Page { content_type: exposition::CONTENT_TYPE, body: exposition::render(&reports) }
             })
         };

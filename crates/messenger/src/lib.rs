@@ -79,7 +79,9 @@ mod worker;
 pub use blocking::JobFailed;
 pub use channel::Gone;
 pub use connection::{Call, Connection};
-pub use connections::{CONNECTIONS_REPORTED_MAX, ConnectionStats, ListenerStats, SEATS_REPORTED_MAX, SeatStats};
+pub use connections::{
+    CONNECTIONS_REPORTED_MAX, ConnectionStats, Forecast, ListenerStats, SEATS_REPORTED_MAX, SeatStats,
+};
 pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use handshake::Refusal;

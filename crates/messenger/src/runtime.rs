@@ -100,6 +100,8 @@ struct Shared {
     connections: AtomicUsize,
     /// As [`RuntimeConfig::max_events`]; 0 is auto.
     max_events: AtomicUsize,
+    /// Other runtimes of the role; weak, for their tasks may hold this.
+    companions: ContentionMutex<Vec<Weak<Shared>>>,
 }
 
 /// Reaches the workers of a runtime from any thread.
@@ -215,6 +217,18 @@ impl Handle {
         }
     }
 
+    /// What the whole role has done so far: this runtime, then those of its companions that exist.
+    pub fn reports(&self) -> Vec<TelemetryReport> {
+        let companions: Vec<_> = self.shared.companions.lock().iter().filter_map(Weak::upgrade).collect();
+        let companions = companions.into_iter().map(|shared| Handle { shared }.stats());
+        std::iter::once(self.stats()).chain(companions).collect()
+    }
+
+    /// Makes another runtime of the same role part of what this one tells ([`Handle::reports`]), as long as it exists.
+    pub fn add_companion(&self, other: &Handle) {
+        self.shared.companions.lock().push(Arc::downgrade(&other.shared));
+    }
+
     /// The listeners that exist, those included that have stopped but have sessions.
     fn listeners(&self) -> Vec<Arc<Listening>> {
         self.shared.listeners.lock().iter().filter_map(Weak::upgrade).collect()
@@ -326,6 +340,7 @@ impl Runtime {
             listeners: ContentionMutex::new(&locks, "runtime listeners", Vec::new()),
             connections: AtomicUsize::new(0),
             max_events: AtomicUsize::new(events_or_zero(config.max_events)),
+            companions: ContentionMutex::new(&locks, "runtime companions", Vec::new()),
             operations: OperationTable::new(config.telemetry),
             history: History::new(config.op_history, began, &locks),
             config,

@@ -107,7 +107,7 @@ pub const LOCK_FIGURES: [LockFigure; 7] = [
 /// What one runtime has done since it started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TelemetryReport {
-    /// Name of the runtime: the role, as "osd.0".
+    /// Name of the runtime: the role, as "osd.0", or the role and what the runtime is for, as "osd.0-heart".
     pub name: String,
     /// False if optional counting is off: then `locks` and `operations` are empty, and times are zero.
     pub enabled: bool,
@@ -163,11 +163,11 @@ impl TelemetryReport {
     }
 }
 
-/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime has counted, and a [`Kind::History`] request with
-/// what it remembers; false if the message is neither.
+/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime and its companions have counted, and a [`Kind::History`] request
+/// with what it remembers; false if the message is neither.
 pub fn answer(worker: &Worker, connection: &Connection, message: &Message) -> bool {
     let (kind, report) = match Kind::from_u16(message.kind).filter(|_| message.is_request()) {
-        Some(Kind::Telemetry) => (Kind::TelemetryReply, protocol::encode(&worker.handle().stats())),
+        Some(Kind::Telemetry) => (Kind::TelemetryReply, protocol::encode(&worker.handle().reports())),
         Some(Kind::History) => (Kind::HistoryReply, protocol::encode(&worker.handle().history().report())),
         _ => return false,
     };

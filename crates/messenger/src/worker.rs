@@ -465,7 +465,7 @@ impl Worker {
         if let Some(waiting) = waiting {
             waiting.end(time, Instant::now());
         }
-        self.counters().polled(events.iter().count() as u64);
+        self.counters().polled(events.iter().filter(|event| event.token() != WAKE_TOKEN).count() as u64);
     }
 
     fn run(&self, reactor: &mut Reactor) {

@@ -158,3 +158,39 @@ fn a_scrape_tells_of_every_runtime_under_its_own_name() {
     }
     assert!(get(&server, "/").starts_with("HTTP/1.1 404"));
 }
+
+#[test]
+fn waking_a_worker_is_no_readiness_event() {
+    let runtime = runtime(true);
+    let handle = runtime.handle();
+    eventually("the workers to be woken", || {
+        for worker in 0..2 {
+            block_on(handle.run_on(worker, |_| async {})).expect("runs");
+        }
+        let total = handle.stats().total();
+        total.wakeups >= 10 && total.polls >= 10
+    });
+    let total = handle.stats().total();
+    assert_eq!((total.events, total.events_max), (0, 0), "without a socket: {total:?}");
+}
+
+#[test]
+fn a_companion_is_reported_as_long_as_it_exists() {
+    let runtime = runtime(true);
+    let handle = runtime.handle();
+    let other = Runtime::start(RuntimeConfig::new("test-other", 1)).expect("starts");
+    handle.add_companion(&other.handle());
+    let lock = ContentionMutex::new(other.handle().locks(), "of the other", ());
+    let names = || handle.reports().into_iter().map(|report| report.name).collect::<Vec<_>>();
+    assert_eq!(names(), ["test", "test-other"]);
+    let reports = handle.reports();
+    assert_eq!((reports[0].workers.len(), reports[1].workers.len()), (2, 1));
+    assert!(reports[1].locks.iter().any(|lock| lock.name == "of the other"), "{:?}", reports[1].locks);
+    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), vec![handle.clone()]).expect("a port");
+    let page = get(&server, "/metrics");
+    assert!(page.contains("{role=\"test-other\",worker=\"0\"}"), "{page}");
+    assert!(page.contains("{role=\"test-other\",lock=\"of the other\"}"), "{page}");
+    drop(lock);
+    other.shutdown();
+    eventually("the companion to be gone", || names() == ["test"]);
+}

@@ -6,6 +6,7 @@
 
 use crate::config::{Config, Settings};
 use bytes::Bytes;
+use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{Connection, Message};
 use protocol::Kind;
 use protocol::admin::{AdminReply, AdminRequest, Setting};
@@ -17,6 +18,7 @@ type SetLog = dyn Fn(&str) -> Result<(), String> + Send + Sync;
 
 /// The log filter, which all roles of a process share.
 pub struct Log {
+    // A bare lock: it is the process's, and lock tables are those of roles.
     filter: Mutex<String>,
     set: Box<SetLog>,
 }
@@ -26,17 +28,17 @@ impl Log {
     pub fn new(filter: String, set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static) -> Arc<Log> {
         Arc::new(Log { filter: Mutex::new(filter), set: Box::new(set) })
     }
+
+    /// The filter is replaced whole, so what a panic leaves behind is good.
+    fn filter(&self) -> MutexGuard<'_, String> {
+        self.filter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("filter", &locked(&self.filter)).finish_non_exhaustive()
+        f.debug_struct("Log").field("filter", &*self.filter()).finish_non_exhaustive()
     }
-}
-
-/// Settings are replaced whole, so what a panic leaves behind is good.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What of a running role can change.
@@ -62,17 +64,26 @@ impl LiveRole for Fixed {
     }
 }
 
+/// What a role is started with, and shows as its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct LiveStart {
+    /// Its settings.
+    pub settings: Settings,
+    /// The log filter of its process, if that can change.
+    pub log: Option<Arc<Log>>,
+}
+
 /// The settings of one role, and of its process the log filter.
-#[derive(Debug, Default)]
-pub struct LiveConfig {
-    settings: Mutex<Settings>,
+#[derive(Debug)]
+pub(crate) struct LiveConfig {
+    settings: ContentionMutex<Settings>,
     log: Option<Arc<Log>>,
 }
 
 impl LiveConfig {
     /// The settings that a role was started with.
-    pub fn new(settings: Settings, log: Option<Arc<Log>>) -> Arc<LiveConfig> {
-        Arc::new(LiveConfig { settings: Mutex::new(settings), log })
+    pub(crate) fn new(start: LiveStart, locks: &LockTable) -> Arc<LiveConfig> {
+        Arc::new(LiveConfig { settings: ContentionMutex::new(locks, "live settings", start.settings), log: start.log })
     }
 
     /// Answers a message of kind [`Kind::Admin`]; anything else gets a refusal, too.
@@ -94,10 +105,10 @@ impl LiveConfig {
     }
 
     fn all<R: LiveRole>(&self) -> Vec<Setting> {
-        let words = locked(&self.settings).words();
+        let words = self.settings.lock().words();
         let describe = |&(key, help): &(&'static str, &'static str)| {
             let set = match (key, &self.log) {
-                ("log", Some(log)) => Some(locked(&log.filter).clone()),
+                ("log", Some(log)) => Some(log.filter().clone()),
                 _ => words.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone()),
             };
             let (help, default) = match help.split_once("[default: ") {
@@ -126,12 +137,12 @@ impl LiveConfig {
 
     fn set<R: LiveRole>(&self, role: &R, key: &str, value: &str) -> Result<AdminReply, String> {
         let new = Settings::from_words(key, value)?;
-        let mut settings = locked(&self.settings);
+        let mut settings = self.settings.lock();
         let merged = new.or(settings.clone());
         let config = Config::new(merged.clone()).map_err(|error| error.to_string())?;
         match (key, &self.log) {
             ("log", Some(log)) => {
-                let mut filter = locked(&log.filter);
+                let mut filter = log.filter();
                 (log.set)(&config.log)?;
                 filter.clone_from(&config.log);
             }
@@ -151,14 +162,15 @@ impl LiveConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
-    struct Interval(Mutex<u64>);
+    struct Interval(Cell<u64>);
 
     impl LiveRole for Interval {
         const LIVE_KEYS: &'static [&'static str] = &["journal_sync_interval_ms"];
 
         fn apply(&self, _key: &str, config: &Config) -> Result<(), String> {
-            *locked(&self.0) = config.journal_sync_interval_ms;
+            self.0.set(config.journal_sync_interval_ms);
             Ok(())
         }
     }
@@ -166,7 +178,8 @@ mod tests {
     fn live() -> (Arc<LiveConfig>, Interval) {
         let settings = Settings { osd_count: Some(5), ..Settings::default() };
         let log = Log::new("info".into(), |filter| if filter == "bad" { Err("bad filter".into()) } else { Ok(()) });
-        (LiveConfig::new(settings, Some(log)), Interval(Mutex::new(100)))
+        let start = LiveStart { settings, log: Some(log) };
+        (LiveConfig::new(start, &LockTable::default()), Interval(Cell::new(100)))
     }
 
     fn set(live: &LiveConfig, role: &Interval, key: &str, value: &str) -> AdminReply {
@@ -178,7 +191,7 @@ mod tests {
         let (live, role) = live();
         let AdminReply::Changed(setting) = set(&live, &role, "journal_sync_interval_ms", "20") else { panic!("no") };
         assert_eq!((setting.value.as_str(), setting.is_default, setting.is_live), ("20", false, true));
-        assert_eq!(*locked(&role.0), 20);
+        assert_eq!(role.0.get(), 20);
         assert!(matches!(set(&live, &role, "log", "debug"), AdminReply::Changed(_)));
         let AdminReply::Settings(all) = live.answer(&role, &AdminRequest::ShowConfig) else { panic!("no") };
         assert_eq!(all.len(), Settings::KEYS.len());
@@ -208,7 +221,7 @@ mod tests {
         }
         let AdminReply::NeedsRestart(setting) = set(&live, &role, "osd_count", "7") else { panic!("no") };
         assert_eq!((setting.value.as_str(), setting.is_live), ("5", false));
-        assert_eq!(*locked(&role.0), 100);
+        assert_eq!(role.0.get(), 100);
         let AdminReply::Refused(why) = live.answer(&role, &AdminRequest::GetConfig { key: "osd_cuont".into() }) else {
             panic!("there is no such key")
         };

@@ -3,7 +3,7 @@
 //! Contract: [`start`] returns when every role serves, or starts none; only an OSD whose disk is missing does not keep a
 //! process with a monitor from serving. [`Running::stop`] stops all cleanly.
 
-use crate::admin::{LiveConfig, Log};
+use crate::admin::{LiveStart, Log};
 use crate::config::{Config, Role};
 use crate::data_client::DataClient;
 use crate::mds::{self, MdsConfig, MdsError, MdsHandle};
@@ -128,7 +128,7 @@ impl Running {
         log: Option<&Arc<Log>>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<(), StartError> {
-        let live = || LiveConfig::new(config.settings.clone(), log.cloned());
+        let live = || LiveStart { settings: config.settings.clone(), log: log.cloned() };
         let wants = |role| config.roles.contains(&role);
         // With port 0 only the monitor itself knows where it is reached.
         let mut monitor_addr = config.monitor_addr;

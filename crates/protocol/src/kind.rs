@@ -71,7 +71,8 @@ kinds! {
     OsdStatusReply = 0x51,
     /// Anyone to any daemon, and the monitor to a client, call: empty front; answered by [`Kind::TelemetryReply`].
     Telemetry = 0x52,
-    /// Daemon or client to anyone: postcard `messenger::TelemetryReport`.
+    /// Daemon or client to anyone: postcard, a list of `messenger::TelemetryReport`, one per
+    /// runtime, the role's main one first.
     TelemetryReply = 0x53,
     /// Operator to any daemon, call: postcard [`crate::admin::AdminRequest`].
     Admin = 0x54,

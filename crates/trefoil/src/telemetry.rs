@@ -89,7 +89,7 @@ pub fn wanted(all: Vec<Target>, names: &[String]) -> Result<Vec<Target>, Operato
 /// What daemons and clients said, and who said nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// Reports under the names of their targets.
+    /// Reports: of each target one under its name, then those of its other runtimes, under names of their own.
     pub reports: Vec<TelemetryReport>,
     /// Names of the clients that answered, and what they say that they are.
     pub clients: Vec<(String, String)>,
@@ -108,9 +108,9 @@ pub fn ask(cluster: &Cluster, names: &[String]) -> Result<Answers, OperatorError
         for (target, answer) in batch.iter().zip(ask_at_once(cluster, batch)) {
             let name = target.name.clone();
             match answer {
-                Ok(report) => {
+                Ok(reports) => {
                     answers.clients.extend(target.title.clone().map(|title| (name.clone(), title)));
-                    answers.reports.push(TelemetryReport { name, ..report });
+                    answers.reports.extend(named(name, reports));
                 }
                 Err(reason) if !names.is_empty() => return Err(OperatorError::Silent { name, reason }),
                 Err(reason) => {
@@ -123,9 +123,17 @@ pub fn ask(cluster: &Cluster, names: &[String]) -> Result<Answers, OperatorError
     Ok(answers)
 }
 
-fn ask_at_once(cluster: &Cluster, targets: &[Target]) -> Vec<Result<TelemetryReport, String>> {
+/// The first of a target's reports under its name: what a client's runtime calls itself is not how it is asked for.
+fn named(name: String, mut reports: Vec<TelemetryReport>) -> Vec<TelemetryReport> {
+    if let Some(first) = reports.first_mut() {
+        first.name = name;
+    }
+    reports
+}
+
+fn ask_at_once(cluster: &Cluster, targets: &[Target]) -> Vec<Result<Vec<TelemetryReport>, String>> {
     std::thread::scope(|scope| {
-        let asking: Vec<_> = targets.iter().map(|target| scope.spawn(|| report_of(cluster, &target.way))).collect();
+        let asking: Vec<_> = targets.iter().map(|target| scope.spawn(|| reports_of(cluster, &target.way))).collect();
         let told = asking.into_iter().map(|thread| thread.join());
         told.map(|answer| answer.unwrap_or_else(|_| Err("the question ended in a panic".to_owned()))).collect()
     })
@@ -142,7 +150,7 @@ pub fn history(cluster: &Cluster, name: &str) -> Result<HistoryReport, OperatorE
     answer_of(cluster, way, Kind::History, Kind::ClientHistory, Kind::HistoryReply).map_err(silent)
 }
 
-fn report_of(cluster: &Cluster, way: &Way) -> Result<TelemetryReport, String> {
+fn reports_of(cluster: &Cluster, way: &Way) -> Result<Vec<TelemetryReport>, String> {
     answer_of(cluster, way, Kind::Telemetry, Kind::ClientTelemetry, Kind::TelemetryReply)
 }
 
@@ -171,6 +179,13 @@ fn answer_of<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_runtime_of_a_target_is_shown_and_the_first_is_the_target() {
+        let report = |name: &str| TelemetryReport { name: name.into(), ..TelemetryReport::default() };
+        let named = named("client.9".into(), vec![report("client"), report("client-other")]);
+        assert_eq!(named, [report("client.9"), report("client-other")]);
+    }
 
     #[test]
     fn roles_and_clients_have_names_and_unknown_ones_are_refused() {

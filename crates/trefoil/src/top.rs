@@ -16,13 +16,20 @@
 //!    "lock_wait_share": 0.02,         time that all its workers waited for its lock, in the interval's length
 //!    "contended_share": 0.01,         of the times that its lock was taken
 //!    "marks_per_s": 0.0,              left by workers that found it taken, under handoff
-//!    "seats": [{"worker": 0, "seated": true, "bytes_per_s": 1.0, "messages_per_s": 1.0, "lock_wait_share": 0.02}]}],
+//!    "seats": [{"worker": 0, "seated": true, "bytes_per_s": 1.0, "messages_per_s": 1.0, "lock_wait_share": 0.02,
+//!      "acquisitions_per_s": 9.0,     times that it took the lock
+//!      "contended_per_s": 1.0,        times that it found the lock taken and waited
+//!      "marks_per_s": 0.0}]}],
 //!  "outlooks": [{"target": "osd.0", "listener": "127.0.0.1:7410", "mapping": "lcam",
-//!    "changes": [{"connection": 17, "change": "add", "worker": 3}]}]}     or "remove", or "only"
+//!    "changes": [{"connection": 17, "change": "add", "worker": 3}]}],     or "remove", or "only"
+//!  "spreads": [{"target": "osd.0", "listener": "127.0.0.1:7410", "workers": 4, "mapping": "round-robin",
+//!    "present": false,                as it is, not a prediction
+//!    "max_bytes_per_s": 2.0, "min_bytes_per_s": 1.0,     of the busiest and the idlest worker; null where unknown
+//!    "unknown": null}]}               why nothing is predicted
 //! ```
 //!
 //! Of a listener with more than [`messenger::CONNECTIONS_REPORTED_MAX`] connections, those are shown that carried the most
-//! bytes since they began; there is no outlook then.
+//! bytes since they began; there is no outlook then, and no prediction.
 
 mod connections;
 
@@ -40,6 +47,9 @@ pub struct TopArgs {
     /// Whom to ask: monitor, mds, osd.N, client.N [default: all]
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
+    /// Also what each worker does on each connection; JSON always has it
+    #[arg(long)]
+    seats: bool,
     /// As JSON, in a shape that stays
     #[arg(long)]
     json: bool,
@@ -71,6 +81,7 @@ struct Shown {
     workers: Vec<Row>,
     connections: Vec<connections::Row>,
     outlooks: Vec<connections::Outlook>,
+    spreads: Vec<connections::Spread>,
 }
 
 /// Shows one interval of a second, or one after the other.
@@ -84,6 +95,7 @@ pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
             workers: answers.reports.iter().flat_map(rows).collect(),
             connections: answers.reports.iter().flat_map(connections::rows).collect(),
             outlooks: answers.reports.iter().flat_map(connections::outlooks).collect(),
+            spreads: answers.reports.iter().flat_map(connections::spreads).collect(),
         };
         if args.json {
             watch::warn_of_silent(answers);
@@ -91,7 +103,7 @@ pub fn run(cluster: &Cluster, args: &TopArgs) -> Result<(), OperatorError> {
         match (args.json, args.watch) {
             (true, None) => output::line(&serde_json::to_string_pretty(&shown).expect("plain structs are always JSON")),
             (true, Some(_)) => output::line(&serde_json::to_string(&shown).expect("plain structs are always JSON")),
-            (false, _) => output::text(&(text(&shown) + &watch::notes(answers))),
+            (false, _) => output::text(&(text(&shown, args.seats) + &watch::notes(answers))),
         }
     })
 }
@@ -118,7 +130,7 @@ fn rows(report: &TelemetryReport) -> Vec<Row> {
     report.workers.iter().enumerate().map(row).collect()
 }
 
-fn text(shown: &Shown) -> String {
+fn text(shown: &Shown, with_seats: bool) -> String {
     let head = ["target", "worker", "busy", "cpu", "in/s", "out/s", "messages/s", "polls/s", "events/poll", "max"];
     let cells = shown.workers.iter().map(|row| {
         [
@@ -137,9 +149,16 @@ fn text(shown: &Shown) -> String {
     let mut parts = vec![columns(head, cells)];
     if !shown.connections.is_empty() {
         parts.push(connections::text(&shown.connections));
+        if with_seats {
+            parts.push(connections::seat_text(&shown.connections));
+        }
     }
     if !shown.outlooks.is_empty() {
         parts.push(connections::outlook_text(&shown.outlooks));
+    }
+    let spreads = connections::spread_text(&shown.spreads);
+    if !spreads.is_empty() {
+        parts.push(spreads);
     }
     parts.join("\n")
 }
@@ -168,7 +187,8 @@ mod tests {
         };
         let rows = rows(&report);
         assert_eq!((rows[0].busy_share, rows[0].events_per_poll), (0.0, 0.0), "nothing is divided by zero");
-        let text = text(&Shown { workers: rows, connections: Vec::new(), outlooks: Vec::new() });
+        let text =
+            text(&Shown { workers: rows, connections: Vec::new(), outlooks: Vec::new(), spreads: Vec::new() }, true);
         let line: Vec<&str> = text.lines().nth(2).expect("two workers").split_whitespace().collect();
         assert_eq!(line, ["osd.0", "1", "25%", "20%", "2.0", "KiB", "0", "B", "5", "2", "1.5", "3"]);
     }

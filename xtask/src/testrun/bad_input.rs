@@ -24,9 +24,10 @@ const REFUSAL_MAX: Duration = Duration::from_secs(30);
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("input", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [RigTest; 14] = [
+    let tests: [RigTest; 15] = [
         ("a misspelt key is refused and the right one named", misspelt_key),
         ("a configuration that is missing or no TOML is refused", broken_config),
+        ("a setting of the messenger that is out of range is refused with what is allowed", messenger_settings),
         ("a port in use is named", port_in_use),
         ("a second start on the same directory says who holds it", second_start),
         ("a data directory of another cluster is refused untouched", other_cluster),
@@ -82,6 +83,25 @@ fn broken_config(bench: &Bench, rig: &Rig) -> Outcome {
     refuses(bench, &mut daemon(rig, "broken", "roles = [\"osd\"\n")?, &["broken.toml"])?;
     refuses(bench, &mut daemon(rig, "range", "pool_k = 99\nosd_count = 200\n")?, &["pool_k"])?;
     refuses(bench, rig.cluster.command("osd-daemon").args(["--config", "/no/such.toml"]), &["/no/such.toml"])
+}
+
+fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
+    let data = rig.scratch("messenger")?;
+    let cases: [(&str, &str, &[&str]); 6] = [
+        ("ms_mapping", "\"fastest\"", &["round-robin, traffic-aware, shared, lcam, handoff, core-affine"]),
+        ("ms_workers", "0", &["must be from 2 to 256"]),
+        ("ms_placement_interval_ms", "0", &["allowed are 1 ms to 3600s"]),
+        ("ms_lock_threshold", "2", &["above 0 and up to 1"]),
+        ("ms_max_events", "\"0\"", &["allowed are auto and 1 to 65536"]),
+        ("ms_connections_max", "4294967295", &["must be from 16 to", "open files"]),
+    ];
+    for (key, value, allowed) in cases {
+        let config = format!("data_dir = {:?}\nosd_op_threads = 2\n{key} = {value}\n", data.display().to_string());
+        let words = [&[key], allowed].concat();
+        refuses(bench, &mut daemon(rig, "messenger", &config)?, &words).doing(|| key.to_owned())?;
+    }
+    ensure!(fs::read_dir(&data).doing(|| "readdir")?.next().is_none(), "something was made in the data directory");
+    Ok(())
 }
 
 fn port_in_use(bench: &Bench, rig: &Rig) -> Outcome {

@@ -290,7 +290,7 @@ fn a_read_beside_a_write_gives_old_or_new_sectors() {
 
 #[test]
 fn a_fragment_in_memory_is_as_one_on_disk_until_the_memory_goes() {
-    let dir = Dir::new(Arc::new(Memory::new(200 << 10)), Path::new("/nowhere"));
+    let dir = Dir::new(Arc::new(Memory::new(200 << 10, &messenger::sync::LockTable::default())), Path::new("/nowhere"));
     let open =
         || FragmentStore::open(dir.clone(), CORE, CLUSTER, FragmentConfig::default(), &LockTable::default()).unwrap();
     let mut store = open();

@@ -257,7 +257,10 @@ fn stale_bytes_of_another_segment_are_no_entries() {
 #[test]
 fn a_journal_in_memory_is_as_one_on_disk_until_the_memory_goes() {
     let segments = 4;
-    let memory = Memory::new((segments + 1) * config().journal_segment_bytes.next_multiple_of(4096));
+    let memory = Memory::new(
+        (segments + 1) * config().journal_segment_bytes.next_multiple_of(4096),
+        &messenger::sync::LockTable::default(),
+    );
     let dir = Dir::new(Arc::new(memory), Path::new("/nowhere"));
     let (mut journal, _) = Journal::open(dir.clone(), config()).unwrap();
     let last = loop {

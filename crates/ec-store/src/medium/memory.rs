@@ -6,7 +6,8 @@
 
 use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
 use crate::disk::Space;
-use parking_lot::{Mutex, RwLock};
+use messenger::sync::{ContentionMutex, LockTable};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
@@ -25,7 +26,7 @@ type Page = Box<[u8; PAGE_BYTES]>;
 #[derive(Clone, Debug)]
 pub struct Memory {
     budget: Arc<Budget>,
-    names: Arc<Mutex<BTreeMap<PathBuf, Entry>>>,
+    names: Arc<ContentionMutex<BTreeMap<PathBuf, Entry>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,10 +56,11 @@ impl Budget {
 }
 
 impl Memory {
-    /// An empty medium that takes at most so many bytes, in whole pages.
-    pub fn new(bytes_max: u64) -> Self {
+    /// An empty medium that takes at most so many bytes, in whole pages. Its lock is listed in `locks`.
+    pub fn new(bytes_max: u64, locks: &LockTable) -> Self {
         let budget = Budget { pages_max: bytes_max / PAGE_BYTES as u64, pages: AtomicU64::new(0) };
-        Self { budget: Arc::new(budget), names: Arc::default() }
+        let names = ContentionMutex::new(locks, "memstore names", BTreeMap::new());
+        Self { budget: Arc::new(budget), names: Arc::new(names) }
     }
 }
 
@@ -150,6 +152,7 @@ impl Medium for Memory {
 #[derive(Debug)]
 struct MemoryFile {
     budget: Arc<Budget>,
+    // A bare lock: there is one for each file, as the kernel has one for each inode, and readers share it.
     state: RwLock<State>,
 }
 

@@ -63,7 +63,7 @@ proptest! {
     #[test]
     fn memory_answers_as_a_disk_does(steps in prop::collection::vec(step(), 1..30)) {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(1 << 20);
+        let memory = Memory::new(1 << 20, &messenger::sync::LockTable::default());
         memory.create_dir(dir.path()).unwrap();
         let path = dir.path().join("file");
         let (real, ours) = (Disk.open(&path, OpenMode::OrCreate).unwrap(), memory.open(&path, OpenMode::OrCreate).unwrap());
@@ -87,7 +87,7 @@ proptest! {
 #[test]
 fn names_answer_as_a_disk_does() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::new(1 << 20);
+    let memory = Memory::new(1 << 20, &messenger::sync::LockTable::default());
     let script = |medium: &dyn Medium| {
         let path = |name: &str| dir.path().join("below/here").join(name);
         let mut said: Vec<String> = Vec::new();
@@ -121,7 +121,7 @@ fn names_answer_as_a_disk_does() {
 
 #[test]
 fn a_full_memory_refuses_and_changes_nothing() {
-    let memory = Memory::new(4 * 4096);
+    let memory = Memory::new(4 * 4096, &messenger::sync::LockTable::default());
     let dir = Path::new("/full");
     memory.create_dir(dir).unwrap();
     let file = memory.open(&dir.join("a"), OpenMode::OrCreate).unwrap();
@@ -155,7 +155,7 @@ fn many_slices_are_written_in_order() {
 
 #[test]
 fn a_read_that_does_not_wait_takes_all_or_nothing() {
-    let memory = Memory::new(1 << 20);
+    let memory = Memory::new(1 << 20, &messenger::sync::LockTable::default());
     memory.create_dir(Path::new("/")).unwrap();
     let ours = memory.open(Path::new("/a"), OpenMode::OrCreate).unwrap();
     let real = tempfile::tempfile().unwrap();

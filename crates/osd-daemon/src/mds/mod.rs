@@ -18,7 +18,7 @@ mod tests;
 
 pub use data::{DataError, DataFuture, DataWorker};
 
-use crate::admin::LiveConfig;
+use crate::admin::{LiveConfig, LiveStart};
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
 use messenger::{Handle, ListenConfig, ListenError, Listener, Worker};
@@ -63,7 +63,7 @@ pub struct MdsConfig {
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// What `trefoil config` shows. Default: nothing is set.
-    pub live: Arc<LiveConfig>,
+    pub live: LiveStart,
 }
 
 impl MdsConfig {
@@ -82,7 +82,7 @@ impl MdsConfig {
             service: ServiceConfig::default(),
             ms_connections_max: 10_000,
             ms_idle_timeout: None,
-            live: Arc::default(),
+            live: LiveStart::default(),
         }
     }
 }
@@ -195,7 +195,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
         }
     }
     let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
-    let (for_services, live) = (Arc::clone(&inbox), Arc::clone(&config.live));
+    let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live.clone(), handle.locks()));
     let mut listen = ListenConfig::new(config.listen, config.cluster, "mds");
     listen.connections_max = config.ms_connections_max;
     listen.session.idle_timeout = config.ms_idle_timeout;

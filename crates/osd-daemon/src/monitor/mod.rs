@@ -15,7 +15,7 @@ mod owner;
 #[cfg(test)]
 mod tests;
 
-use crate::admin::LiveConfig;
+use crate::admin::{LiveConfig, LiveStart};
 use cluster::{ControlError, ControlPlane, CreateError, Embedded, ExpectedOsd, Monitor, MonitorState, PoolSpec};
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
@@ -51,7 +51,7 @@ pub struct MonitorConfig {
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// What `trefoil config` shows. Default: nothing is set.
-    pub live: Arc<LiveConfig>,
+    pub live: LiveStart,
 }
 
 impl MonitorConfig {
@@ -59,7 +59,7 @@ impl MonitorConfig {
     pub fn new(listen: SocketAddr, dir: PathBuf, osd_count: u32) -> Self {
         let pool = PoolSpec::new("data", 2, 1, 512, 32).expect("the default profile is a profile");
         let (osds, settings) = (ExpectedOsd::first(osd_count), cluster::Settings::default());
-        let (live, ms_connections_max) = (Arc::default(), 10_000);
+        let (live, ms_connections_max) = (LiveStart::default(), 10_000);
         Self { listen, dir, osds, pool, settings, worker: 0, ms_connections_max, ms_idle_timeout: None, live }
     }
 }
@@ -152,7 +152,7 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     let inbox = Arc::new(Inbox::new(handle.locks(), "monitor inbox"));
     let mut listen = ListenConfig::new(config.listen, cluster, "monitor");
     listen.session.held_bytes_max = HELD_BYTES_MAX;
-    let (for_services, live) = (Arc::clone(&inbox), Arc::clone(&config.live));
+    let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live, handle.locks()));
     listen.connections_max = config.ms_connections_max;
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;

@@ -247,10 +247,13 @@ fn a_client_is_asked_over_its_own_connection() {
         );
         let reply = block_on(operator.connection.call(message, PATIENCE)).expect("an answer");
         match Kind::from_u16(reply.kind) {
-            Some(Kind::TelemetryReply) => Ok(protocol::decode::<messenger::TelemetryReport>("report", &reply.front)
-                .expect("a report")
-                .workers
-                .len()),
+            Some(Kind::TelemetryReply) => {
+                Ok(protocol::decode::<Vec<messenger::TelemetryReport>>("reports", &reply.front)
+                    .expect("reports")
+                    .iter()
+                    .map(|report| report.workers.len())
+                    .sum::<usize>())
+            }
             _ => Err(protocol::decode::<MonitorReply>("reply", &reply.front).expect("a reply")),
         }
     };

@@ -33,7 +33,7 @@ mod slots;
 mod tests;
 mod views;
 
-use crate::admin::LiveConfig;
+use crate::admin::LiveStart;
 use cluster::ClusterMap;
 use ec_store::core::CoreError;
 use ec_store::fullness::FullRatios;
@@ -122,7 +122,7 @@ pub struct OsdConfig {
     /// How long a start waits for the monitor before it gives up. Default 30 s.
     pub monitor_wait_max: Duration,
     /// What `trefoil config` shows and changes. Default: nothing is set.
-    pub live: Arc<LiveConfig>,
+    pub live: LiveStart,
     /// Set to true from any thread, it ends a start that waits, with [`OsdError::Cancelled`].
     pub cancel: Arc<AtomicBool>,
 }
@@ -159,7 +159,7 @@ impl OsdConfig {
             osd_deep_scrub_interval: Duration::from_secs(7 * 86_400),
             osd_scrub_bytes_per_sec: 32 << 20,
             monitor_wait_max: Duration::from_secs(30),
-            live: Arc::default(),
+            live: LiveStart::default(),
             cancel: Arc::default(),
         }
     }

@@ -36,7 +36,7 @@ struct Dispatch {
 impl Service for Dispatch {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         if message.kind == Kind::Admin.to_u16() && message.is_request() {
-            return self.shared.config.live.serve(&*self.shared, connection, &message);
+            return self.shared.live.serve(&*self.shared, connection, &message);
         }
         if self.shared.config.path_cut == PathCut::Msgr && message.kind != Kind::OsdStatus.to_u16() {
             let answered = cut::answer(connection, &message);

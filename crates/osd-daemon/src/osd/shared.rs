@@ -6,6 +6,7 @@ use super::power::Losses;
 use super::rhythm::{self, Slow};
 use super::scrub::Board;
 use super::{OsdConfig, StoreConfig};
+use crate::admin::LiveConfig;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use ec_store::core::{CoreStats, SyncSeen};
@@ -82,6 +83,8 @@ pub(super) fn ask_on(
 pub(super) struct Shared {
     pub config: OsdConfig,
     pub handle: Handle,
+    /// What `trefoil config` shows and changes.
+    pub live: Arc<LiveConfig>,
     /// What holds everything, if that is no disk.
     pub memory: Option<Memory>,
     /// What the cores do to the disk.
@@ -107,14 +110,15 @@ pub(super) struct Shared {
 
 impl Shared {
     pub fn new(config: OsdConfig, handle: Handle) -> Self {
+        let locks = handle.locks().clone();
         let memory = match config.store {
-            StoreConfig::Memory { bytes_max } => Some(Memory::new(bytes_max)),
+            StoreConfig::Memory { bytes_max } => Some(Memory::new(bytes_max, &locks)),
             StoreConfig::File => None,
         };
         let disk = DiskUse::new(config.osd_op_threads);
         let pulses = vec![None; usize::from(config.osd_op_threads)];
-        let locks = handle.locks().clone();
         Self {
+            live: LiveConfig::new(config.live.clone(), &locks),
             config,
             handle,
             memory,

@@ -6,6 +6,7 @@ mod idle;
 mod journals;
 mod measuring;
 mod settings;
+mod telemetry;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};

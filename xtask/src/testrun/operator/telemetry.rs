@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// Line of configuration with which each daemon serves metrics, on a port that it tells.
 pub const SETTING: &str = "http_listen = \"127.0.0.1:0\"";
-/// The daemons of the cluster.
-const DAEMONS: [&str; 5] = ["mds", "monitor", "osd.0", "osd.1", "osd.2"];
+/// The runtimes of the cluster's daemons.
+const DAEMONS: [&str; 8] = ["mds", "monitor", "osd.0", "osd.0-heart", "osd.1", "osd.1-heart", "osd.2", "osd.2-heart"];
 
 /// The rows of a command that prints JSON.
 fn rows(bench: &Bench, rig: &Rig, line: &str) -> Outcome<Vec<Value>> {
@@ -94,8 +94,18 @@ pub fn top(bench: &Bench, rig: &Rig) -> Outcome {
         let busy = row["busy_share"].as_f64();
         ensure!(busy.is_some_and(|share| (0.0..=1.0).contains(&share)), "not a share: {row}");
     }
-    let table = trefoil(bench, rig, "trefoil top osd.0", 30)?.stdout;
-    for words in ["busy", "osd.0", "lock wait", "contended", "core-affine", "lcam would "] {
+    let table = trefoil(bench, rig, "trefoil top osd.0 --seats", 30)?.stdout;
+    for words in [
+        "busy",
+        "osd.0",
+        "osd.0-heart",
+        "lock wait",
+        "contended",
+        "marks/s",
+        "found taken/s",
+        "core-affine",
+        "lcam would ",
+    ] {
         ensure!(table.contains(words), "`{words}` is not in:\n{table}");
     }
     Ok(())
@@ -139,6 +149,16 @@ fn connections_of(shown: &Value) -> Outcome {
         ensure!(row["lock_wait_share"].as_f64() == Some(0.0), "a single worker waits for itself: {row}");
     }
     let outlooks = list(shown, "outlooks")?;
+    for row in rows.iter().flat_map(|row| row["seats"].as_array().into_iter().flatten()) {
+        for field in ["acquisitions_per_s", "contended_per_s", "marks_per_s"] {
+            ensure!(row[field].is_number(), "no {field}: {row}");
+        }
+    }
+    let spreads = list(shown, "spreads")?;
+    let known =
+        |mapping: &str| spreads.iter().any(|row| row["mapping"] == mapping && row["max_bytes_per_s"].is_number());
+    ensure!(["round-robin", "traffic-aware", "core-affine"].into_iter().all(known), "no spreads: {shown}");
+    ensure!(spreads.iter().any(|row| row["mapping"] == "handoff" && row["unknown"].is_string()), "a guess: {shown}");
     for mapping in ["lcam", "traffic-aware"] {
         ensure!(outlooks.iter().any(|outlook| outlook["mapping"] == mapping), "nothing on {mapping}: {shown}");
     }
