@@ -3,7 +3,8 @@
 //! Contract: real CPU. All roles and one OSD in one process (k = 1, m = 0), on a fresh directory, killed at the end. Each
 //! client has a worker and a session of its own.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -23,6 +24,9 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of each write that fills a file before it is read.
 const FILL_BYTES: usize = 1 << 20;
+
+/// Time without any answer after which a run is given up; a disk may stand still for longer than a short run measures.
+const STALL_MAX: Duration = Duration::from_secs(20);
 
 /// What clients do at random places of a file each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,7 @@ impl Load {
 pub(crate) struct Daemon {
     child: Child,
     monitor: SocketAddr,
+    metrics: SocketAddr,
 }
 
 /// Where the daemon's program is, for benches that start it.
@@ -71,7 +76,7 @@ impl Program {
 impl Daemon {
     /// Starts `program` with data and log in `dir`; `settings` are keys of its configuration, in capitals.
     pub(crate) fn start(program: &Path, dir: &Path, settings: &[(&str, String)]) -> Result<Daemon, BenchError> {
-        let [monitor, mds, osd] = free_ports().map_err(BenchError::file(dir))?;
+        let [monitor, mds, osd, metrics] = free_ports().map_err(BenchError::file(dir))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let log = std::fs::File::create(dir.join("log")).map_err(BenchError::file(dir))?;
         let common = [
@@ -79,6 +84,7 @@ impl Daemon {
             ("MONITOR_ADDR", monitor.to_string()),
             ("MDS_LISTEN", mds.to_string()),
             ("OSD_LISTEN", osd.to_string()),
+            ("HTTP_LISTEN", metrics.to_string()),
             ("OSD_COUNT", "1".into()),
             ("POOL_K", "1".into()),
             ("POOL_M", "0".into()),
@@ -94,10 +100,10 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .map_err(BenchError::file(program))?;
-        Ok(Daemon { child, monitor })
+        Ok(Daemon { child, monitor, metrics })
     }
 
-    /// Lets clients work for so long; what they did while it was measured.
+    /// Lets clients work for so long, or until something is answered; what they did while it was measured.
     ///
     /// `telemetry`: do the clients count and time?
     pub(crate) fn run(
@@ -124,22 +130,43 @@ impl Daemon {
             }
         }
         std::thread::sleep(warm_up);
+        let counted = self.counted()?;
         let (begin, cpu) = (Instant::now(), self.cpu_ns());
         meter.measuring.store(true, Relaxed);
         std::thread::sleep(measure);
+        while meter.ops.load(Relaxed) == 0 && begin.elapsed() < STALL_MAX {
+            std::thread::sleep(measure);
+        }
         meter.measuring.store(false, Relaxed);
         let (elapsed, now) = (begin.elapsed(), self.cpu_ns());
+        let counted_now = self.counted()?;
         meter.stop.store(true, Relaxed);
         for (client, task) in tasks {
             client.block_on(task)?;
         }
         clients.iter().try_for_each(|(client, _)| client.close())?;
+        let ops = meter.ops.load(Relaxed);
+        if ops == 0 {
+            return Err(BenchError::Stalled(elapsed));
+        }
         Ok(Done {
-            ops: meter.ops.load(Relaxed),
+            ops,
             elapsed,
             latency_ns: meter.latency_ns.load(Relaxed),
             cpu_ns: [now[0].saturating_sub(cpu[0]), now[1].saturating_sub(cpu[1])],
+            counted: [counted_now[0] - counted[0], counted_now[1] - counted[1]],
         })
+    }
+
+    /// Operations that the daemon has timed, and locks that it has counted as taken, by its metrics.
+    fn counted(&self) -> Result<[f64; 2], BenchError> {
+        let mut text = String::new();
+        let answered = TcpStream::connect(self.metrics).and_then(|mut stream| {
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+            stream.read_to_string(&mut text)
+        });
+        answered.map_err(BenchError::Metrics)?;
+        Ok(["trefoil_operation_seconds_count{", "trefoil_lock_acquisitions_total{"].map(|name| sum_of(&text, name)))
     }
 
     /// CPU time of the daemon, and of this process, which the clients live in.
@@ -163,11 +190,17 @@ impl Drop for Daemon {
     }
 }
 
+/// The sum of all values of a metric; 0 if there is none.
+fn sum_of(text: &str, name: &str) -> f64 {
+    let values = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+    values.filter_map(|value| value.parse::<f64>().ok()).sum()
+}
+
 /// Ports that were free a moment ago.
-fn free_ports() -> std::io::Result<[SocketAddr; 3]> {
+fn free_ports() -> std::io::Result<[SocketAddr; 4]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let held = [bind()?, bind()?, bind()?];
-    Ok([held[0].local_addr()?, held[1].local_addr()?, held[2].local_addr()?])
+    let held = [bind()?, bind()?, bind()?, bind()?];
+    Ok([held[0].local_addr()?, held[1].local_addr()?, held[2].local_addr()?, held[3].local_addr()?])
 }
 
 fn file(index: usize, pool: PoolId) -> FileRef {
@@ -182,6 +215,8 @@ pub(crate) struct Done {
     latency_ns: u64,
     /// CPU time of the daemon and of the clients.
     cpu_ns: [u64; 2],
+    /// Operations timed and locks counted in the daemon.
+    counted: [f64; 2],
 }
 
 impl Done {
@@ -204,8 +239,13 @@ impl Done {
         self.each_us(self.cpu_ns[1])
     }
 
+    /// How many operations the daemon timed, and how many locks it counted, for each.
+    pub(crate) fn counted_each(&self) -> [f64; 2] {
+        self.counted.map(|count| count / self.ops as f64)
+    }
+
     fn each_us(&self, ns: u64) -> f64 {
-        ns as f64 / 1e3 / self.ops.max(1) as f64
+        ns as f64 / 1e3 / self.ops as f64
     }
 }
 

@@ -110,7 +110,7 @@ impl Measured {
     }
 
     fn is_credible(&self) -> bool {
-        self.ops > 0 && self.daemon_cpu_us >= DAEMON_CPU_US_MIN
+        self.daemon_cpu_us >= DAEMON_CPU_US_MIN
     }
 
     fn cpu_us(&self) -> f64 {

@@ -59,6 +59,12 @@ pub(crate) enum BenchError {
     /// The load generator ended before it was told to.
     #[error("the load generator is gone")]
     Gone,
+    /// The daemon did not tell its metrics.
+    #[error("the daemon's metrics: {0}")]
+    Metrics(std::io::Error),
+    /// The daemon answered nothing.
+    #[error("the daemon answered nothing for {0:?}")]
+    Stalled(std::time::Duration),
     /// Operations were answered that the daemon cannot have seen, by its CPU time: a fault of the system.
     #[error("in {runs} runs operations were answered that the daemon cannot have seen; see {}", report.display())]
     Unseen {

@@ -16,11 +16,12 @@ use bytes::Bytes;
 use clap::Parser;
 use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
-    ConnectConfig, Connection, ListenConfig, Message, NoService, Runtime, RuntimeConfig, Service, TrafficClass, Worker,
+    ConnectConfig, Connection, Layer, ListenConfig, Message, NoService, OperationTable, Runtime, RuntimeConfig,
+    Service, TrafficClass, Worker,
 };
 use serde::Serialize;
 
-use crate::daemon::{BLOCK_BYTES, Daemon, Load, Program};
+use crate::daemon::{BLOCK_BYTES, Daemon, Done, Load, Program};
 use crate::error::BenchError;
 use crate::machine::{self, Machine};
 use crate::report;
@@ -75,17 +76,25 @@ const QUICK: Effort =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Metric {
     LockNs,
+    TimingNs,
     CallsPerS,
     WritesPerS,
     DaemonCpuUsPerWrite,
 }
 
 impl Metric {
-    const ALL: [Metric; 4] = [Metric::LockNs, Metric::CallsPerS, Metric::WritesPerS, Metric::DaemonCpuUsPerWrite];
+    const ALL: [Metric; 5] =
+        [Metric::LockNs, Metric::TimingNs, Metric::CallsPerS, Metric::WritesPerS, Metric::DaemonCpuUsPerWrite];
+
+    /// Is it a part of the others, which the target is for?
+    fn is_part(self) -> bool {
+        matches!(self, Metric::LockNs | Metric::TimingNs)
+    }
 
     fn words(self) -> &'static str {
         match self {
             Metric::LockNs => "uncontended lock and unlock, ns (off: the bare mutex)",
+            Metric::TimingNs => "begin and end of an operation that is timed, ns (off: one that is not)",
             Metric::CallsPerS => "empty calls of the messenger, per s",
             Metric::WritesPerS => "4 KiB writes to a daemon, per s",
             Metric::DaemonCpuUsPerWrite => "CPU of the daemon for one of them, us",
@@ -95,7 +104,7 @@ impl Metric {
     /// How much more the first took than the second, as a share.
     fn cost(self, on: f64, off: f64) -> f64 {
         match self {
-            Metric::LockNs | Metric::DaemonCpuUsPerWrite => ratio(on, off) - 1.0,
+            Metric::LockNs | Metric::TimingNs | Metric::DaemonCpuUsPerWrite => ratio(on, off) - 1.0,
             Metric::CallsPerS | Metric::WritesPerS => ratio(off, on) - 1.0,
         }
     }
@@ -138,14 +147,16 @@ pub fn main() -> ExitCode {
 fn run(args: &Args) -> Result<PathBuf, BenchError> {
     let machine = Machine::look();
     let effort = if args.quick { QUICK } else { WHOLE };
-    let mut rounds = Vec::new();
+    let (mut rounds, mut counted) = (Vec::new(), Vec::new());
     for round in 0..effort.rounds {
         let mut note = |metric, [on, off]: [f64; 2]| rounds.push(Round { metric, round, on, off });
         note(Metric::LockNs, both(round, |telemetry| Ok(lock_ns(telemetry, effort.lock_loops)))?);
         note(Metric::CallsPerS, both(round, |telemetry| calls_per_s(telemetry, effort.calls))?);
+        note(Metric::TimingNs, both(round, |telemetry| Ok(timing_ns(telemetry, effort.lock_loops)))?);
         let [on, off] = both(round, |telemetry| writes(args, telemetry, effort.writes))?;
-        note(Metric::WritesPerS, [on.0, off.0]);
-        note(Metric::DaemonCpuUsPerWrite, [on.1, off.1]);
+        note(Metric::WritesPerS, [on.per_second(), off.per_second()]);
+        note(Metric::DaemonCpuUsPerWrite, [on.daemon_cpu_us(), off.daemon_cpu_us()]);
+        counted.push(on.counted_each());
         println!("round {} of {}", round + 1, effort.rounds);
     }
     let summaries = Metric::ALL.map(|metric| summary(metric, &rounds));
@@ -154,7 +165,7 @@ fn run(args: &Args) -> Result<PathBuf, BenchError> {
     std::fs::create_dir_all(&dir).map_err(BenchError::file(&dir))?;
     report::put(&dir.join("summary.json"), &report::lines(&summaries)?)?;
     report::put(&dir.join("raw.json"), &report::lines(&rounds)?)?;
-    report::put(&dir.join("report.md"), &text(&args.name, &machine, &summaries, effort.rounds))?;
+    report::put(&dir.join("report.md"), &text(&args.name, &machine, &summaries, &counted))?;
     Ok(dir)
 }
 
@@ -182,6 +193,14 @@ fn lock_ns(counted: bool, loops: u32) -> f64 {
     let began = Instant::now();
     (0..loops).for_each(|_| *black_box(&mutex).lock() += 1);
     each(began)
+}
+
+/// Nanoseconds to begin and end an operation once.
+fn timing_ns(timed: bool, loops: u32) -> f64 {
+    let operation = OperationTable::new(timed).operation(Layer::Pg, "bench");
+    let began = Instant::now();
+    (0..loops).for_each(|_| black_box(&operation).end(black_box(&operation).begin()));
+    began.elapsed().as_nanos() as f64 / f64::from(loops)
 }
 
 struct Echo;
@@ -220,13 +239,12 @@ fn calls_per_s(telemetry: bool, duration: Duration) -> Result<f64, BenchError> {
     run.unwrap_or(Err(BenchError::Gone))
 }
 
-/// Writes per second and CPU microseconds of the daemon for each, with a daemon of its own over a memstore.
-fn writes(args: &Args, telemetry: bool, duration: Duration) -> Result<(f64, f64), BenchError> {
+/// Writes to a daemon of its own over a memstore.
+fn writes(args: &Args, telemetry: bool, duration: Duration) -> Result<Done, BenchError> {
     let dir = tempfile::tempdir().map_err(BenchError::file(&std::env::temp_dir()))?;
     let settings = [("OSD_OBJECTSTORE", "memstore".to_owned()), ("TELEMETRY", telemetry.to_string())];
     let daemon = Daemon::start(&args.program.path()?, dir.path(), &settings)?;
-    let done = daemon.run(Load::WRITES, telemetry, duration / 3, duration)?;
-    Ok((done.per_second(), done.daemon_cpu_us()))
+    daemon.run(Load::WRITES, telemetry, duration / 3, duration)
 }
 
 fn summary(metric: Metric, rounds: &[Round]) -> Summary {
@@ -244,14 +262,15 @@ fn summary(metric: Metric, rounds: &[Round]) -> Summary {
     }
 }
 
-fn text(name: &str, machine: &Machine, summaries: &[Summary], rounds: usize) -> String {
+fn text(name: &str, machine: &Machine, summaries: &[Summary], counted: &[[f64; 2]]) -> String {
     let mut out = format!("# What telemetry costs: {name}\n\n");
     report::head(&mut out, "cargo xtask bench overhead", machine, machine::load_average());
     let _ = writeln!(
         out,
-        "* {rounds} rounds, each with telemetry on and off, in turns; medians. The messenger: two workers, {CALLS} calls in flight. \
+        "* {} rounds, each with telemetry on and off, in turns; medians. The messenger: two workers, {CALLS} calls in flight. \
          The daemon: all roles in a process, one OSD over a memstore, {} clients in another process with {} random \
          writes of {BLOCK_BYTES} B in flight each, which count and time as the daemon does.\n",
+        counted.len(),
         Load::WRITES.clients,
         Load::WRITES.in_flight
     );
@@ -262,11 +281,11 @@ fn text(name: &str, machine: &Machine, summaries: &[Summary], rounds: usize) -> 
     );
     for Summary { metric, on, off, cost, cost_quartiles: [low, high], .. } in summaries {
         let verdict = match metric {
-            Metric::LockNs => "",
+            _ if metric.is_part() => "",
             _ if *cost <= TARGET => "met",
             _ => "not met",
         };
-        let digits = if *metric == Metric::LockNs { 2 } else { 0 };
+        let digits = if metric.is_part() || *metric == Metric::DaemonCpuUsPerWrite { 2 } else { 0 };
         let _ = writeln!(
             out,
             "| {} | {on:.digits$} | {off:.digits$} | {:+.1} % | {:+.1} to {:+.1} % | {verdict} |",
@@ -276,8 +295,27 @@ fn text(name: &str, machine: &Machine, summaries: &[Summary], rounds: usize) -> 
             high * 100.0
         );
     }
+    out.push_str(&where_it_goes(summaries, counted));
     out.push_str(NOT_SHOWN);
     out
+}
+
+/// What the parts explain of the daemon's cost, by what its metrics counted.
+fn where_it_goes(summaries: &[Summary], counted: &[[f64; 2]]) -> String {
+    let more = |metric: Metric| {
+        let of = summaries.iter().find(|summary| summary.metric == metric);
+        of.map_or(0.0, |summary| summary.on - summary.off)
+    };
+    let each = |which: usize| median(counted.iter().map(|counts| counts[which]));
+    let (timing_ns, lock_ns) = (more(Metric::TimingNs), more(Metric::LockNs));
+    let parts_ns = each(0) * timing_ns + each(1) * lock_ns;
+    format!(
+        "\nFor each write the daemon timed {:.1} operations, at {timing_ns:.0} ns each, and took {:.1} locks that count, at {lock_ns:.1} ns each more than \
+         a bare one: {parts_ns:.0} ns by the first two lines of the table, of {:.0} ns by its last. The rest is not attributed.\n",
+        each(0),
+        each(1),
+        more(Metric::DaemonCpuUsPerWrite) * 1e3
+    )
 }
 
 const NOT_SHOWN: &str = "

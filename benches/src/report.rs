@@ -299,12 +299,12 @@ fn miss_row(samples: &Samples, cell: &Key, mapping: &str) -> String {
         m(|s| s.ops_per_s),
         m(|s| s.busy_least() * 100.0),
         m(|s| s.busy_most() * 100.0),
-        m(|s| s.with_data().map(|c| c.workers as f64).fold(f64::MAX, f64::min)),
-        m(|s| s.with_data().map(|c| c.workers as f64).fold(0.0, f64::max)),
+        m(|s| s.with_data().map(|c| c.workers).min().unwrap_or(0) as f64),
+        m(|s| s.with_data().map(|c| c.workers).max().unwrap_or(0) as f64),
         m(|s| s.found_taken() * 100.0),
         m(|s| s.lock_ms_max() / s.seconds),
         m(|s| s.lock_ms_sum() / s.seconds),
-        m(|s| s.with_data().map(|c| c.ops as f64).fold(0.0, f64::max) / s.ops.max(1) as f64 * 100.0),
+        m(|s| s.with_data().map(|c| c.ops).max().unwrap_or(0) as f64 / s.ops.max(1) as f64 * 100.0),
     )
 }
 

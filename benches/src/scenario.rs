@@ -149,7 +149,7 @@ impl Traffic {
     /// The traffic with blocks of this size: as many requests in flight as its bound of bytes allows.
     fn with_blocks(self, block_bytes: u64) -> Traffic {
         let bounded = |in_flight: usize, mib_max: u64| {
-            let most = (mib_max << 20) / block_bytes.max(1);
+            let most = mib_max.saturating_mul(1 << 20) / block_bytes.max(1);
             in_flight.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
         };
         match self {

@@ -127,7 +127,7 @@ fn lock_time(samples: &Samples, lcam: &str) -> Verdict {
 /// What three repeats of a cell differ by.
 const NOISE: f64 = 0.03;
 
-/// A comparison of mappings over all cells of blocking mode whose name has `part` in it: those with less than `base`.
+/// What came of holding mappings against others in many cells.
 struct Comparison {
     seen: usize,
     /// The least share of the base, and where.
@@ -136,7 +136,8 @@ struct Comparison {
     misses: Vec<Miss>,
 }
 
-/// Holds `mappings`, or all if none are named, against the best of `bases`.
+/// Holds `mappings`, or all if none are named, against the best of `bases` in all cells of blocking mode with `part` in
+/// their name.
 fn compare(samples: &Samples, part: &str, mappings: &[&str], bases: &[&str]) -> Comparison {
     let mut all = Comparison { seen: 0, least: None, below: Vec::new(), misses: Vec::new() };
     for cell in samples.cells() {

@@ -137,17 +137,19 @@ fn bench_with_daemon(name: &str, interrupt: &Interrupt) -> Outcome<Command> {
 /// Runs both benches that draw the paper's figures, and puts the figures on one page.
 fn figures(args: &FiguresArgs, interrupt: &Interrupt) -> Outcome {
     let free = || free_dir(&workspace::root().join("benches/runs"), &args.name);
-    let dir = args.out.clone().unwrap_or_else(free);
+    // The benches run in a directory of their own.
+    let dir = std::path::absolute(args.out.clone().unwrap_or_else(free)).doing(|| "cannot find the directory")?;
     std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()))?;
-    let datapath = bench_with_daemon("datapath", interrupt)?;
-    for (part, mut command) in [("contention", bench("contention")), ("datapath", datapath)] {
+    let run = |part: &str, mut command: Command| {
         command.args(args.quick.then_some("--quick")).arg("--out").arg(dir.join(part));
-        exec::run_visible(&mut command, exec::NO_DEADLINE, interrupt)?;
-    }
+        exec::run_visible(&mut command, exec::NO_DEADLINE, interrupt)
+    };
+    run("contention", bench("contention"))?;
+    let datapath = run("datapath", bench_with_daemon("datapath", interrupt)?);
     let page = dir.join("figures.md");
     std::fs::write(&page, figures_page(&args.name)).doing(|| format!("cannot write {}", page.display()))?;
     println!("all figures: {}", page.display());
-    Ok(())
+    datapath
 }
 
 fn figures_page(name: &str) -> String {

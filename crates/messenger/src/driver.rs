@@ -95,6 +95,8 @@ struct Connector {
     told_down: bool,
     /// Agreed that the session ends, and has sent nothing since; the peer has ended it, or answers.
     agreed: bool,
+    /// The session has ended by agreement, and the next one has not begun.
+    rested: bool,
 }
 
 struct Acceptance {
@@ -339,7 +341,8 @@ impl Driver {
     fn check_close(&mut self, now: Instant) -> Result<(), Fault> {
         let Some(reason) = self.connection.core().close_wanted.clone() else { return Ok(()) };
         let until = *self.close_until.get_or_insert(now + CLOSE_MAX);
-        let can_flush = matches!(self.link, Link::Up(_)) && !matches!(reason, CloseReason::Overflow(_));
+        let is_wanted = self.role.rests() && self.connection.core().session.has_unsent();
+        let can_flush = (is_wanted || matches!(self.link, Link::Up(_))) && !matches!(reason, CloseReason::Overflow(_));
         if can_flush && now < until { Ok(()) } else { Err(Fault::Close(reason)) }
     }
 
@@ -427,6 +430,11 @@ impl Role {
         }
     }
 
+    /// Connecting side: has the session ended by agreement, without another since?
+    fn rests(&self) -> bool {
+        matches!(self, Role::Connecting(connector) if connector.rested)
+    }
+
     fn has_agreed(&self) -> bool {
         matches!(self, Role::Connecting(connector) if connector.agreed)
     }
@@ -454,7 +462,7 @@ fn control(cx: &Cx<'_>, connection: &Connection, role: &mut Role, wire: &mut Wir
             drop(core);
             let agrees = cx.worker.guard("a service's on_idle", || cx.service.on_idle(cx.worker, connection));
             let mut core = connection.core();
-            connector.agreed = agrees == Some(true) && core.is_at_rest();
+            connector.agreed = agrees.ok_or(Fault::Panic)? && core.is_at_rest();
             if connector.agreed {
                 wire.push_control(KIND_REST, &mut core, cx.worker.counters());
             }
@@ -462,6 +470,7 @@ fn control(cx: &Cx<'_>, connection: &Connection, role: &mut Role, wire: &mut Wir
         (KIND_REST, Role::Connecting(connector)) if connector.agreed => return Err(Fault::Rest),
         (KIND_STAY, Role::Connecting(connector)) => {
             connector.agreed = false;
+            drop(core);
             connection.mark_dirty(0);
         }
         (KIND_REST, Role::Accepting(acceptance)) => {

@@ -56,6 +56,20 @@ fn willing(client: &Runtime, addr: std::net::SocketAddr, seen: &Arc<Log>) -> Con
 }
 
 #[test]
+fn what_is_sent_before_the_close_of_a_resting_connection_arrives() {
+    let (server, client) = (runtime("server", 1), runtime("client", 1));
+    let (log, seen) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let listener = serve(&server, &log, SHORT);
+    let connection = willing(&client, listener.local_addr(), &seen);
+    call(&connection, numbered(ECHO, 1)).expect("answered");
+    wait_until("it rests", || connection.state() == ConnState::Resting);
+    connection.send(numbered(RECORD, 2));
+    connection.close();
+    wait_until("it is closed", || connection.state() == ConnState::Closed);
+    wait_until("it was recorded", || *log.recorded.lock().expect("no panic") == [2]);
+}
+
+#[test]
 fn an_idle_connection_is_closed_and_the_next_message_brings_it_back() {
     for mapping in Mapping::ALL {
         let (server, client) = (runtime("server", 2), runtime("client", 1));
@@ -70,7 +84,7 @@ fn an_idle_connection_is_closed_and_the_next_message_brings_it_back() {
             assert_eq!(number(&call(&connection, numbered(ECHO, round)).expect("answered")), round);
             wait_until("it rests", || connection.state() == ConnState::Resting && listener.sessions() == 0);
         }
-        assert_eq!(log.count("close: nothing was carried"), 3, "{mapping}");
+        wait_until("the server's side was told", || log.count("close: nothing was carried") == 3);
         assert_eq!(seen.count("Up { resumed: false"), 3, "{mapping}: it does not come back by itself");
         assert_eq!((seen.count("Down"), seen.count("Reset"), proxy.connections.load(SeqCst)), (0, 0, 3));
         connection.close();

@@ -128,7 +128,7 @@ fn check_overhead(out: &Path) -> Outcome {
     }
     for file in ["summary.json", "raw.json"] {
         let rows = read_rows(&out.join(file))?;
-        ensure!(rows.len() == 4, "{} rows in {file}", rows.len());
+        ensure!(rows.len() == 5, "{} rows in {file}", rows.len());
         for row in &rows {
             let positive = |field: &str| row[field].as_f64().is_some_and(|value| value > 0.0);
             ensure!(positive("on") && positive("off"), "not measured: {row}");

@@ -5,7 +5,7 @@
 use super::local::{self, Local};
 use super::window::Window;
 use bytes::Bytes;
-use messenger::{Call, CloseReason, Connection, Message, Service, StateEvent, TrafficClass, Worker};
+use messenger::{Call, CloseReason, ConnState, Connection, Message, Service, StateEvent, TrafficClass, Worker};
 use protocol::shard::AckMessage;
 use protocol::{CoreId, Kind, OsdId};
 use std::cell::Cell;
@@ -57,6 +57,11 @@ impl OsdLink {
     /// Do frames flow, or would they as soon as there are any?
     pub fn is_up(&self) -> bool {
         self.up.get()
+    }
+
+    /// Is there no TCP connection because neither side had anything to say?
+    pub fn is_resting(&self) -> bool {
+        self.connection.state() == ConnState::Resting
     }
 
     /// The connection came up or went down.

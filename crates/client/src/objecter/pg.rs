@@ -390,9 +390,18 @@ impl PgIo {
         marks.iter().filter(|(_, seq)| seq.get() > self.stable.get()).map(|(gfid, _)| *gfid).collect()
     }
 
-    /// Tells the shards that the session writes no more here; everything is stable.
+    /// Tells the shards that the session writes no more here; everything is stable. One whose connection rests is not
+    /// called up for that: it learns from the map that the session has ended.
     pub fn close(&self, local: &Local) {
-        self.machine.borrow_mut().close();
-        self.drive(local, Instant::now());
+        let now = Instant::now();
+        let resting = |(shard, link): (u8, &Option<Rc<OsdLink>>)| {
+            link.as_ref().is_some_and(|link| link.is_resting()).then_some(ShardIndex::new(shard))
+        };
+        let resting: Vec<ShardIndex> = (0u8..).zip(self.links.borrow().iter()).filter_map(resting).collect();
+        let mut machine = self.machine.borrow_mut();
+        resting.into_iter().for_each(|shard| machine.connection(now, shard, false));
+        machine.close();
+        drop(machine);
+        self.drive(local, now);
     }
 }

@@ -65,6 +65,7 @@ impl Order {
             attempts: 0,
             told_down: false,
             agreed: false,
+            rested: false,
         };
         let role = Role::Connecting(Box::new(connector));
         let driver = Driver::new(self.connection.clone(), role, Instant::now());
@@ -254,6 +255,7 @@ impl Driver {
         let before = connector.incarnation.replace(welcome.incarnation);
         connector.told_down = false;
         let agreed = std::mem::take(&mut connector.agreed);
+        connector.rested = false;
         match welcome.resumed {
             Some(received) => {
                 // An error is returned after the lock is released: it resets the session.
@@ -336,7 +338,7 @@ impl Driver {
     /// The peer has ended the session by agreement: it begins anew with what is queued by now, or when something is.
     fn rest(&mut self, now: Instant) {
         let Role::Connecting(connector) = &mut self.role else { return };
-        (connector.incarnation, connector.agreed) = (None, false);
+        (connector.incarnation, connector.agreed, connector.rested) = (None, false, true);
         self.owed_since = None;
         let mut core = self.connection.core();
         core.session.restart();
