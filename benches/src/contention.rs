@@ -40,9 +40,7 @@ struct Args {
 /// Runs the bench with the arguments of the process.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    let command: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    let command = format!("cargo xtask bench contention {}", command.join(" "));
-    match run(&args, command.trim()) {
+    match run(&args, &command(std::env::args().skip(1))) {
         Ok(dir) => {
             println!("report: {}", dir.join("report.md").display());
             ExitCode::SUCCESS
@@ -52,6 +50,20 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command for a report, without where it was written.
+fn command(args: impl Iterator<Item = String>) -> String {
+    let mut words = vec!["cargo xtask bench contention".to_owned()];
+    let mut args = args.filter(|arg| arg != "--bench");
+    while let Some(arg) = args.next() {
+        if arg == "--out" {
+            args.next();
+        } else {
+            words.push(arg);
+        }
+    }
+    words.join(" ")
 }
 
 fn run(args: &Args, command: &str) -> Result<PathBuf, BenchError> {
@@ -117,4 +129,15 @@ fn progress(cell: &Cell, samples: &Samples, total: usize) {
         sample.ops_per_s,
         sample.mean_us / 1e3
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_does_not_say_where_it_lies() {
+        let args = ["--quick", "--out", "/somewhere/run", "--bench", "--name", "a"].map(String::from);
+        assert_eq!(command(args.into_iter()), "cargo xtask bench contention --quick --name a");
+    }
 }
