@@ -1,14 +1,17 @@
 //! Disks that lie, and disks that are replaced. One storage daemon at a time: what a 2+1 volume survives.
 
 use super::Arena;
+use super::load::COLD_BYTES;
 use crate::cluster::Cluster;
 use crate::cluster::layout::osd_name;
 use crate::error::{Context, Outcome, ensure, fail};
 use ec_store::fragment::{FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES};
+use ec_store::layout::Layout;
 use ec_store::superblock::DataDir;
 use protocol::Gfid;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,6 +80,10 @@ impl Arena<'_> {
         for key in keys.into_iter().take(FLIPS) {
             let Some(file) = store.get(key).doing(|| "cannot open a fragment")? else { continue };
             let extents = file.data_extents(0, EXTENTS).doing(|| "cannot list extents")?;
+            // Sectors behind the end of the file hold zeros that no read asks for; a scrub finds what is wrong there.
+            let read = Layout::new(file.profile()).shard_sectors(key.shard, &(0..COLD_BYTES as u64));
+            let cut = |extent: Range<u64>| extent.start.max(read.start)..extent.end.min(read.end);
+            let extents: Vec<_> = extents.into_iter().map(cut).filter(|extent| !extent.is_empty()).collect();
             let Some(extent) = self.rng.choice(extents) else { continue };
             let offset = self.rng.u64(extent);
             // As fragment files are laid out: header, a checksum for each sector, then data from the next page on.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const END_SECONDS: u64 = 150;
 /// Files that do not change, and bytes of each.
 const COLD_FILES: u64 = 24;
-const COLD_BYTES: usize = 150_000;
+pub(super) const COLD_BYTES: usize = 150_000;
 
 /// One run writes a little, so that it ends soon after it is told to.
 const FIO: &str = "--name=verify --rw=randwrite --bsrange=512-64k --size=2M --direct=1 --numjobs=2 --iodepth=8 \
