@@ -330,9 +330,8 @@ impl Connection {
     /// Sends a request. It is queued at once, in order with everything else; the future is for the reply. If more than
     /// [`SessionConfig::send_bytes_max`] is in flight it waits its turn. Requests that wait have no bound here: whoever calls
     /// bounds the calls that it has under way, and their bytes, or a peer that stands still fills this side's memory until
-    /// their deadlines. Dropping the future gives the reply up, and the
-    /// request too if it has not been queued for the socket yet. `deadline` counts from now; running into it is noticed
-    /// a few milliseconds late.
+    /// their deadlines. Dropping the future gives the reply up, and the request too if it has not been queued for the
+    /// socket yet. `deadline` counts from now; running into it is noticed a few milliseconds late.
     ///
     /// # Panics
     /// If the kind is in the messenger's range.

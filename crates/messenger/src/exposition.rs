@@ -1,6 +1,7 @@
 //! Telemetry in the Prometheus text format, version 0.0.4.
 //!
-//! Contract: every sample stands under a HELP (what it is, and its unit) and a TYPE line of its name; each name appears once, however many runtimes are told of. Pure: from reports to text.
+//! Contract: every sample stands under a HELP (what it is, and its unit) and a TYPE line of its name; each name appears
+//! once, however many runtimes are told of. Pure: from reports to text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -163,8 +163,8 @@ impl TelemetryReport {
     }
 }
 
-/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime and its companions have counted, and a [`Kind::History`] request
-/// with what it remembers; false if the message is neither.
+/// Answers a [`Kind::Telemetry`] request with all that the worker's runtime and its companions have counted, and a
+/// [`Kind::History`] request with what it remembers; false if the message is neither.
 pub fn answer(worker: &Worker, connection: &Connection, message: &Message) -> bool {
     let (kind, report) = match Kind::from_u16(message.kind).filter(|_| message.is_request()) {
         Some(Kind::Telemetry) => (Kind::TelemetryReply, protocol::encode(&worker.handle().reports())),

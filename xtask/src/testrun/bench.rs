@@ -1,5 +1,5 @@
-//! The benches of the LCAM paper's figures, overhead and consistency for a few seconds: they must run and write everything that a report
-//! has. What they measure in so short a time is not looked at.
+//! The benches of the LCAM paper's figures, overhead and consistency for a few seconds: they must run and write everything
+//! that a report has. What they measure in so short a time is not looked at.
 
 use super::report::Report;
 use crate::error::{Context, Outcome, ensure};
