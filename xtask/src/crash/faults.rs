@@ -101,9 +101,7 @@ impl Fault {
         match self {
             Fault::KillOsds(_) | Fault::KillMonitor | Fault::KillMds | Fault::KillAll => 20..2_500,
             Fault::KillClient => 0..300,
-            Fault::StopClient | Fault::CutClient | Fault::StopMds => 300..2_500,
-            // Longer, and a mount may find out too late that its connection is dead to renew its session; its locks are lost then.
-            Fault::CutMonitor => 300..1_500,
+            Fault::StopClient | Fault::CutClient | Fault::CutMonitor | Fault::StopMds => 300..2_500,
             Fault::StopOsd | Fault::CutOsd | Fault::PartOsds | Fault::PartClient | Fault::Lossy | Fault::Slow => {
                 500..4_000
             }

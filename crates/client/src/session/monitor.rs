@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 
 /// Least pause between renewals of the session.
 const RENEW_MIN: Duration = Duration::from_millis(100);
+/// Silence after which a monitor that owes an answer is pinged. Sooner than others are: the session depends on it.
+const PING_AFTER: Duration = Duration::from_secs(1);
+/// And after which its connection is made anew: of the 10 s that a session lives by default, a third has gone by when a
+/// renewal is sent, and another third leaves time to connect and to renew.
+const DEAD_AFTER: Duration = Duration::from_secs(3);
 
 /// Finds the monitor's address.
 pub(super) fn resolve(monitor: &str) -> Result<SocketAddr, ClientError> {
@@ -40,7 +45,8 @@ pub fn ask_monitor(monitor: &str, request: &MonitorRequest, timeout: Duration) -
 /// Begins the connection to the monitor.
 fn dial(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
     let service = MonitorService { shared: Arc::downgrade(shared) };
-    let config = ConnectConfig::new(addr, ClusterId::default(), shared.config.name.clone());
+    let mut config = ConnectConfig::new(addr, ClusterId::default(), shared.config.name.clone());
+    (config.session.ping_after, config.session.dead_after) = (PING_AFTER, DEAD_AFTER);
     let connection = shared.handle.connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
     shared.monitor.set(connection).map_err(|_| ClientError::Closed)
 }

@@ -1,4 +1,5 @@
-//! A mount that is cut off from the cluster, running or stopped: what it shows meanwhile.
+//! A mount that is cut off from the cluster, running or stopped: what it shows meanwhile; and a monitor that nobody reaches
+//! for a moment: every session outlives that.
 
 use super::super::Bench;
 use super::super::report::Report;
@@ -17,6 +18,11 @@ const CUT_OFF: &str = include_str!("cut_off.py");
 /// How long a mount that was stopped may take for its first act, on a machine that does much else; and how long what
 /// waits is watched.
 const FIRST_ACT: Duration = Duration::from_secs(5);
+/// How long nobody reaches the monitor: a quarter of what a session lives by default.
+const MONITOR_AWAY: Duration = Duration::from_millis(2_500);
+/// How often, and the pause between: sessions are renewed every 3.3 s, so each time finds another moment of that.
+const MONITOR_CUTS: u32 = 4;
+const MONITOR_BACK: Duration = Duration::from_secs(4);
 
 /// Runs the tests.
 ///
@@ -26,7 +32,24 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     report.case("sick", "a mount cut off: it shows nothing that another has overwritten, and comes back", || {
         mount_cut(bench, rig, false)
     })?;
-    report.case("sick", "a mount stopped, and cut off when it goes on: the same", || mount_cut(bench, rig, true))
+    report.case("sick", "a mount stopped, and cut off when it goes on: the same", || mount_cut(bench, rig, true))?;
+    report.case("sick", "a monitor cut off for a moment, again and again: no session ends", || monitor_cut(bench, rig))
+}
+
+fn monitor_cut(bench: &Bench, rig: &Rig) -> Outcome {
+    let sessions = || Ok(rig.cluster.status(&bench.interrupt)?["clients"].clone());
+    let before = sessions()?;
+    let net = rig.cluster.layout().net().expect("this cluster has a network");
+    for _ in 0..MONITOR_CUTS {
+        net.cut("monitor")?;
+        let pause = bench.interrupt.sleep(MONITOR_AWAY);
+        net.mend("monitor")?;
+        pause?;
+        bench.interrupt.sleep(MONITOR_BACK)?;
+    }
+    let after = sessions()?;
+    ensure!(before == after, "sessions before: {before}; after: {after}");
+    Ok(())
 }
 
 /// Gives a reader's output without waiting for its end.
