@@ -144,6 +144,8 @@ pub enum Work {
     Dead(FioJob),
     /// What was written while one brick or OSD was away is made whole.
     Heal,
+    /// fio on files that were written while one brick or OSD was away, from its return on.
+    Healing(FioJob),
 }
 
 /// A cell of the matrix.
@@ -172,7 +174,7 @@ const fn cell(name: &'static str, from: Set, work: Work) -> Cell {
 }
 
 /// Every cell, in the order of measuring. Those that kill something come last.
-pub const CELLS: [Cell; 36] = [
+pub const CELLS: [Cell; 38] = [
     cell("randread-4k", Set::Smoke, Work::Fio(fio("randread", "4k"))),
     cell("randwrite-4k", Set::Smoke, Work::Fio(fio("randwrite", "4k"))),
     cell("randread-16k", Set::Full, Work::Fio(fio("randread", "16k"))),
@@ -209,6 +211,8 @@ pub const CELLS: [Cell; 36] = [
     cell("dead-randread-64k", Set::Full, Work::Dead(fio("randread", "64k"))),
     cell("dead-randwrite-64k", Set::Full, Work::Dead(fio("randwrite", "64k"))),
     cell("heal", Set::Full, Work::Heal),
+    cell("healing-randread-4k", Set::Full, Work::Healing(fio("randread", "4k"))),
+    cell("healing-randwrite-4k", Set::Full, Work::Healing(fio("randwrite", "4k"))),
 ];
 
 /// What `clients-N` cells do on each mount.
@@ -262,6 +266,7 @@ impl Cell {
             Work::Tree(TreeCall::List) => "ls -lR of it, **cold**; entries".into(),
             Work::Tree(TreeCall::Remove) => "rm -rf of it; entries".into(),
             Work::Memory => "resident memory (VmRSS) after all cells without faults".into(),
+            Work::Healing(job) => format!("{}; from the return of a brick or OSD on that missed these files", fio(job)),
             Work::Heal => "written while a brick or OSD was away, from its start until clean".into(),
         }
     }
@@ -289,7 +294,7 @@ mod tests {
     fn names_differ_and_faults_come_last() {
         let names: BTreeSet<&str> = CELLS.iter().map(|cell| cell.name).collect();
         assert_eq!(names.len(), CELLS.len());
-        let faulty = |cell: &Cell| matches!(cell.work, Work::Dead(_) | Work::Heal);
+        let faulty = |cell: &Cell| matches!(cell.work, Work::Dead(_) | Work::Heal | Work::Healing(_));
         let first = CELLS.iter().position(faulty).unwrap();
         assert!(CELLS[first..].iter().all(faulty));
         assert_eq!(CELLS[first - 1].work, Work::Memory);

@@ -4,7 +4,7 @@ use super::cells::FioJob;
 use super::sample::Metrics;
 use crate::error::{Context, Outcome, ensure};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Files of one kind that jobs use: `f.0`, `f.1`, ... of so many MiB each.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,13 @@ pub struct Files {
     pub count: u32,
     /// MiB of each.
     pub mib: u64,
+}
+
+impl Files {
+    /// Where they lie in a directory.
+    pub fn paths(&self, dir: &Path) -> Vec<PathBuf> {
+        (0..self.count).map(|n| dir.join(format!("{}.{n}", self.prefix))).collect()
+    }
 }
 
 /// Arguments that write the files of all jobs, and have them on the disk in the end.

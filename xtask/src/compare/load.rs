@@ -48,6 +48,16 @@ impl Loads<'_> {
         self.bench.run(command.args(fio::prepare(&area.display().to_string(), files)), LOAD_SECONDS_MAX).map(drop)
     }
 
+    /// Reads files that fio's jobs will use, so that they are cached wherever the system caches.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn warm(&self, area: &Path, files: Files) -> Outcome {
+        let mut command = Command::new("bash");
+        command.args(["-c", "cat \"$@\" > /dev/null", "bash"]).args(files.paths(area));
+        self.bench.run(&mut command, LOAD_SECONDS_MAX).map(drop)
+    }
+
     /// fio with each job's directory in turn.
     ///
     /// # Errors

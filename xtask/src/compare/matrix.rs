@@ -3,7 +3,7 @@
 //! Contract: a run that fails is noted, the cells after it are measured all the same, and a system that failed in a block
 //! of cells is left out of the rest of that block. Faults come after everything that needs whole systems.
 
-use super::cells::{CLIENTS_MAX, Cell, NameCall, TreeCall, Work};
+use super::cells::{CLIENTS_MAX, Cell, FioJob, NameCall, TreeCall, Work};
 use super::fio::Files;
 use super::journal::Journal;
 use super::load::Loads;
@@ -12,12 +12,14 @@ use super::system::System;
 use crate::error::{Context, Error, Outcome, ensure};
 use std::mem::discriminant;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A heal that is not over by then is noted as such.
 const HEAL_MAX: Duration = Duration::from_secs(300);
 /// Within this time of a kill a small file can be written again, or the cell fails.
 const GOES_ON_SECONDS_MAX: u64 = 60;
+/// Who only heals when asked is asked this long after the part's return at most, before the load begins.
+const HEAL_BEGUN: Duration = Duration::from_secs(2);
 
 /// What a step returns: each cell that it measured, by its title.
 type Steps = Vec<(String, Measured)>;
@@ -51,6 +53,7 @@ impl Matrix<'_> {
                 Work::Memory => self.memory(&block[0])?,
                 Work::Dead(_) => self.dead(block)?,
                 Work::Heal => self.each_run(block, heal)?,
+                Work::Healing(_) => self.healing(block)?,
             }
             after(&self.journal)?;
         }
@@ -132,7 +135,7 @@ impl Matrix<'_> {
             let area = system.area().to_path_buf();
             let Some(parts) = system.parts() else { return Ok(()) };
             parts.unmount_others()?;
-            loads.clean(&(0..CLIENTS_MAX).map(|n| area.join(format!("c.{n}"))).collect::<Vec<_>>());
+            loads.clean(&files.paths(&area));
             Ok(())
         })
     }
@@ -150,6 +153,18 @@ impl Matrix<'_> {
         Ok(())
     }
 
+    /// Each cell by itself, as those of [`fio`](Matrix::fio).
+    fn healing(&mut self, block: &[Cell]) -> Outcome {
+        for cell in block.chunks(1) {
+            self.each_run(cell, |loads, system, cell, _| {
+                let Work::Healing(job) = &cell[0].work else { return Ok(Vec::new()) };
+                let measured = load_while_healing(loads, system, job)?;
+                Ok(measured.map(|measured| (cell[0].title(), measured)).into_iter().collect())
+            })?;
+        }
+        Ok(())
+    }
+
     /// One part of each system is dead while its cells run. It returns to a system without the files that were written
     /// meanwhile: healing is a cell of its own.
     fn dead(&mut self, block: &[Cell]) -> Outcome {
@@ -159,19 +174,43 @@ impl Matrix<'_> {
             parts.kill_one()?;
             let mut write = Command::new("dd");
             write.arg("if=/dev/zero").arg(format!("of={}", area.join("goes-on").display()));
-            loads.bench.run(write.args(["bs=4k", "count=1", "conv=fsync"]), GOES_ON_SECONDS_MAX).map(drop)
+            loads.bench.run(write.args(["bs=4k", "count=1", "conv=fsync"]), GOES_ON_SECONDS_MAX)?;
+            // Cells before have emptied the kernel's caches, and those without a fault were measured warm.
+            loads.warm(&area, loads.files())
         })?;
         self.fio(block)?;
         self.once(block[0].name, |loads, system| {
             let area = system.area().to_path_buf();
             let Some(parts) = system.parts() else { return Ok(()) };
-            let files = (0..loads.files().count).map(|n| area.join(format!("f.{n}")));
-            loads.clean(&files.chain([area.join("goes-on")]).collect::<Vec<_>>());
+            let mut left = loads.files().paths(&area);
+            left.push(area.join("goes-on"));
+            loads.clean(&left);
             let whole = parts.heal(HEAL_MAX)?;
             ensure!(whole.is_some(), "not whole {} s after the part was started again", HEAL_MAX.as_secs());
             Ok(())
         })
     }
+}
+
+/// A part that was away returns while a load runs on what it missed.
+fn load_while_healing(loads: &Loads<'_>, system: &mut dyn System, job: &FioJob) -> Outcome<Option<Measured>> {
+    let area = system.area().to_path_buf();
+    let files = Files { prefix: "h", count: job.jobs, mib: loads.sizes.heal_mib / u64::from(job.jobs) };
+    let Some(parts) = system.parts() else { return Ok(None) };
+    parts.kill_one()?;
+    let written = loads.prepare(&area, files);
+    parts.return_one()?;
+    let before = parts.wait_whole(HEAL_BEGUN)?;
+    let measured = written.and_then(|()| loads.fio(system, job, std::slice::from_ref(&area), files));
+    let begin = Instant::now();
+    let Some(parts) = system.parts() else { return Ok(None) };
+    let after = parts.wait_whole(HEAL_MAX)?;
+    loads.clean(&files.paths(&area));
+    ensure!(after.is_some(), "not whole {} s after the load", HEAL_MAX.as_secs());
+    let mut measured = measured?;
+    let more = if before.is_some() { 0.0 } else { begin.elapsed().as_secs_f64() };
+    measured.metrics.insert("whole_after_load_s".to_owned(), more);
+    Ok(Some(measured))
 }
 
 fn dd(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> Outcome<Steps> {
@@ -218,11 +257,12 @@ fn heal(loads: &Loads<'_>, system: &mut dyn System, block: &[Cell], _: u32) -> O
     let area = system.area().to_path_buf();
     let Some(parts) = system.parts() else { return Ok(Vec::new()) };
     parts.kill_one()?;
-    let written = loads.prepare(&area, Files { prefix: "h", count: 1, mib: loads.sizes.heal_mib });
+    let files = Files { prefix: "h", count: 1, mib: loads.sizes.heal_mib };
+    let written = loads.prepare(&area, files);
     // Started again also if nothing could be written, so that the next cells find it whole.
     let whole = parts.heal(HEAL_MAX)?;
     written?;
-    loads.clean(&[area.join("h.0")]);
+    loads.clean(&files.paths(&area));
     let took = whole.ok_or("not over").doing(|| format!("heal, after {} s", HEAL_MAX.as_secs()))?.as_secs_f64();
     let megabytes = loads.sizes.heal_mib as f64 * 1.048_576;
     let metrics = [("seconds", took), ("mb_per_s", megabytes / took)];

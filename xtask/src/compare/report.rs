@@ -89,6 +89,8 @@ const NOT_SHOWN: &str = "## What this does not show
   above 100% are possible.
 * Durability is not the same: `cargo xtask crash --peer glusterfs` shows what GlusterFS keeps of what it promised. By
   default GlusterFS answers writes, also direct ones, before it has sent them; ext4 and passthrough hold a single copy.
+* A healing part has less and less left to heal while the load runs: `whole_after_load_s` in the raw data says how long healing went on
+  after it, and is 0 where it was over before it began. Files of cells with a dead part are read once before, as caches were emptied.
 * CPU is counted from before the load's start to after its end, its start-up included, in ticks of 10 ms. What of the machine is in
   no group is the kernel's own work, and whatever else ran.
 * Medians of a few runs: differences of some per cent are noise.
@@ -277,6 +279,7 @@ fn commands(out: &mut String, material: &Material<'_>) {
     for cell in material.measured() {
         let command = match &cell.work {
             Work::Fio(job) | Work::Dead(job) => line(job, "f", sizes.file_mib),
+            Work::Healing(job) => line(job, "h", sizes.heal_mib / u64::from(job.jobs)),
             Work::Clients(count) => {
                 format!("{} (of {count} mounts, a job on each)", line(&CLIENT_JOB, "c", sizes.client_file_mib))
             }

@@ -124,9 +124,12 @@ impl Parts for Gluster {
         self.volume.kill_brick(VICTIM)
     }
 
-    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
+    fn return_one(&mut self) -> Outcome {
+        self.volume.start_bricks()
+    }
+
+    fn wait_whole(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
         let begin = Instant::now();
-        self.volume.start_bricks()?;
         let (mut whole_at, mut quiet, mut asked) = (None, 0, None);
         while begin.elapsed() < deadline {
             if self.volume.is_healed()? {

@@ -17,7 +17,7 @@ use super::sample::TREFOIL;
 use crate::error::{Outcome, fail};
 use crate::testrun::Bench;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The part that dies in cells with faults: the second of three.
 const VICTIM: usize = 1;
@@ -200,10 +200,26 @@ pub trait Parts {
     /// When it does not run.
     fn kill_one(&mut self) -> Outcome;
 
-    /// Starts it again, begins to heal, and waits until the system says that it is whole; how long all of that took.
-    /// `None` if it was not whole in time.
+    /// Starts it again, so that it begins to heal.
     ///
     /// # Errors
-    /// When it cannot be started, or the system does not tell.
-    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>>;
+    /// When it cannot be started.
+    fn return_one(&mut self) -> Outcome;
+
+    /// Waits until the system says that it is whole; `None` if it was not in time, otherwise how long that took.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    fn wait_whole(&mut self, deadline: Duration) -> Outcome<Option<Duration>>;
+
+    /// Both; how long they took.
+    ///
+    /// # Errors
+    /// Theirs.
+    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
+        let begin = Instant::now();
+        self.return_one()?;
+        let returned = begin.elapsed();
+        Ok(self.wait_whole(deadline.saturating_sub(returned))?.map(|took| returned + took))
+    }
 }

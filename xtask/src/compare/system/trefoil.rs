@@ -117,9 +117,12 @@ impl Parts for Trefoil {
         self.cluster.kill(&osd_name(VICTIM))
     }
 
-    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
+    fn return_one(&mut self) -> Outcome {
+        self.cluster.start(&osd_name(VICTIM), &self.interrupt)
+    }
+
+    fn wait_whole(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
         let begin = Instant::now();
-        self.cluster.start(&osd_name(VICTIM), &self.interrupt)?;
         match self.cluster.wait_clean(deadline, &self.interrupt, |_| {}) {
             Ok(()) => Ok(Some(begin.elapsed())),
             Err(Error::Failed(_)) => Ok(None),
