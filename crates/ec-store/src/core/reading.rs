@@ -4,7 +4,9 @@
 //! nothing is applied to its file meanwhile: a read sees exactly the writes that came before it.
 
 use super::{Core, Malformed, Outlet, State, read_front};
-use crate::fragment::{FragmentError, FragmentFile, FragmentKey, ReadMode, ReadOutcome, SECTOR_BYTES, verify};
+use crate::fragment::{
+    FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES, verify,
+};
 use crate::pg::shard::{ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
 use bytes::Bytes;
 use messenger::buffer::PooledBuf;
@@ -27,6 +29,22 @@ struct Reading {
     file: Option<Arc<FragmentFile>>,
     plan: ReadPlan,
     buffer: PooledBuf,
+    /// Of what the last attempt read.
+    joined: JoinedCrc,
+}
+
+/// What was read.
+#[derive(Default)]
+struct Seen {
+    data: Bytes,
+    /// CRC32C of it, if the checksums that it was compared with tell.
+    crc: Option<u32>,
+}
+
+impl From<Bytes> for Seen {
+    fn from(data: Bytes) -> Seen {
+        Seen { data, crc: None }
+    }
 }
 
 /// Why a read failed.
@@ -37,52 +55,88 @@ enum ReadFailure {
 }
 
 impl Reading {
+    fn of(key: FragmentKey, file: Option<Arc<FragmentFile>>, plan: ReadPlan, buffer: PooledBuf) -> Reading {
+        Reading { key, file, plan, buffer, joined: JoinedCrc::default() }
+    }
+
     /// Reads everything. `None`: the disk is needed, and `mode` does not allow it.
     fn run(&mut self, mode: ReadMode) -> Result<Option<()>, ReadFailure> {
-        let start = self.plan.range.start;
-        let mut at = start;
-        for (part, source) in &self.plan.parts {
-            if part.start > at && read_file(&self.file, &mut self.buffer, start, at..part.start, mode)?.is_none() {
+        self.joined = JoinedCrc::default();
+        let (mut at, parts) = (self.plan.range.start, std::mem::take(&mut self.plan.parts));
+        let read = self.read_parts(&parts, &mut at, mode);
+        self.plan.parts = parts;
+        match read? {
+            Some(()) => self.read_file(at..self.plan.range.end, mode),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads up to the end of the last part, moving `at` there.
+    fn read_parts(
+        &mut self,
+        parts: &[(Range<u64>, Source)],
+        at: &mut u64,
+        mode: ReadMode,
+    ) -> Result<Option<()>, ReadFailure> {
+        for (part, source) in parts {
+            if self.read_file(*at..part.start, mode)?.is_none() || self.read_part(part, source, mode)?.is_none() {
                 return Ok(None);
             }
-            let into = &mut self.buffer.as_mut()[(part.start - start) as usize..(part.end - start) as usize];
-            match source {
-                Source::Bytes(bytes) => into.copy_from_slice(bytes),
-                Source::Hole => into.fill(0),
-                Source::Direct(crcs) => {
-                    let Some(file) = &self.file else { return Err(ReadFailure::Corrupt(part.clone())) };
-                    match file.read_raw(part.start, into, mode) {
-                        Ok(ReadOutcome::WouldBlock) => return Ok(None),
-                        Ok(_) => {}
-                        Err(error) => return Err(failure(&error, part)),
-                    }
-                    verify(self.key, part.start, into, crcs).map_err(|error| failure(&error, part))?;
-                }
-            }
-            at = part.end;
+            *at = part.end;
         }
-        let end = self.plan.range.end;
-        if at < end { read_file(&self.file, &mut self.buffer, start, at..end, mode) } else { Ok(Some(())) }
+        Ok(Some(()))
+    }
+
+    fn read_part(&mut self, part: &Range<u64>, source: &Source, mode: ReadMode) -> Result<Option<()>, ReadFailure> {
+        let into = part_of(&mut self.buffer, &self.plan.range, part);
+        match source {
+            Source::Bytes(bytes) => {
+                into.copy_from_slice(bytes);
+                self.joined.push_unknown();
+            }
+            Source::Hole => {
+                into.fill(0);
+                self.joined.push_unknown();
+            }
+            Source::Direct(crcs) => {
+                let Some(file) = &self.file else { return Err(ReadFailure::Corrupt(part.clone())) };
+                match file.read_raw(part.start, into, mode) {
+                    Ok(ReadOutcome::WouldBlock) => return Ok(None),
+                    Ok(_) => {}
+                    Err(error) => return Err(failure(&error, part)),
+                }
+                verify(self.key, part.start, into, crcs).map_err(|error| failure(&error, part))?;
+                self.joined.push(crcs);
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn read_file(&mut self, range: Range<u64>, mode: ReadMode) -> Result<Option<()>, ReadFailure> {
+        if range.is_empty() {
+            return Ok(Some(()));
+        }
+        let into = part_of(&mut self.buffer, &self.plan.range, &range);
+        let Some(file) = &self.file else {
+            into.fill(0);
+            self.joined.push_unknown();
+            return Ok(Some(()));
+        };
+        match file.read_joined(range.start, into, mode, &mut self.joined) {
+            Ok(ReadOutcome::WouldBlock) => Ok(None),
+            Ok(_) => Ok(Some(())),
+            Err(error) => Err(failure(&error, &range)),
+        }
+    }
+
+    fn finish(self) -> Seen {
+        Seen { data: self.buffer.freeze(), crc: self.joined.get() }
     }
 }
 
-fn read_file(
-    file: &Option<Arc<FragmentFile>>,
-    buffer: &mut PooledBuf,
-    start: u64,
-    range: Range<u64>,
-    mode: ReadMode,
-) -> Result<Option<()>, ReadFailure> {
-    let into = &mut buffer.as_mut()[(range.start - start) as usize..(range.end - start) as usize];
-    let Some(file) = file else {
-        into.fill(0);
-        return Ok(Some(()));
-    };
-    match file.read(range.start, into, mode) {
-        Ok(ReadOutcome::WouldBlock) => Ok(None),
-        Ok(_) => Ok(Some(())),
-        Err(error) => Err(failure(&error, &range)),
-    }
+/// The bytes of a part in the buffer of a whole range.
+fn part_of<'a>(buffer: &'a mut PooledBuf, whole: &Range<u64>, part: &Range<u64>) -> &'a mut [u8] {
+    &mut buffer.as_mut()[(part.start - whole.start) as usize..(part.end - whole.start) as usize]
 }
 
 fn failure(error: &FragmentError, range: &Range<u64>) -> ReadFailure {
@@ -117,7 +171,7 @@ impl<O: Outlet> Core<O> {
             Ok(plan) => plan,
             Err(status) => {
                 drop(state);
-                reply_read(outlet, to, attach, status, Bytes::new());
+                reply_read(outlet, to, attach, status, Seen::default());
                 return Ok(());
             }
         };
@@ -125,29 +179,29 @@ impl<O: Outlet> Core<O> {
             let length = (plan.range.end - plan.range.start) as usize;
             Self::unpin(&mut state, pg, plan.object);
             Self::count_read(&mut state, length);
-            reply_read(outlet, to, attach, Status::Ok, zeros(length));
+            reply_read(outlet, to, attach, Status::Ok, zeros(length).into());
             return Ok(());
         }
         // a read that one record covers needs neither buffer nor file
         if let ([(_, Source::Bytes(bytes))], true) = (&plan.parts[..], plan.is_covered()) {
             Self::unpin(&mut state, pg, plan.object);
             Self::count_read(&mut state, bytes.len());
-            reply_read(outlet, to, attach, Status::Ok, bytes.clone());
+            reply_read(outlet, to, attach, Status::Ok, bytes.clone().into());
             return Ok(());
         }
         let core = self.clone();
         let outlet = outlet.clone();
         self.run_read(state, pg, plan, move |state, result| {
             match result {
-                Ok(data) => {
-                    Self::count_read(state, data.len());
-                    reply_read(&outlet, to, attach, Status::Ok, data);
+                Ok(seen) => {
+                    Self::count_read(state, seen.data.len());
+                    reply_read(&outlet, to, attach, Status::Ok, seen);
                 }
                 Err((object, ReadFailure::Corrupt(range))) => {
                     core.note_corrupt(state, pg, object, range);
-                    reply_read(&outlet, to, attach, Status::Corrupt, Bytes::new());
+                    reply_read(&outlet, to, attach, Status::Corrupt, Seen::default());
                 }
-                Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Bytes::new()),
+                Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Seen::default()),
             }
             drop(timing);
         });
@@ -172,7 +226,7 @@ impl<O: Outlet> Core<O> {
         mut state: std::cell::RefMut<'_, State<O>>,
         pg: PgId,
         plan: ReadPlan,
-        done: impl FnOnce(&mut State<O>, Result<Bytes, (ObjectId, ReadFailure)>) + 'static,
+        done: impl FnOnce(&mut State<O>, Result<Seen, (ObjectId, ReadFailure)>) + 'static,
     ) {
         let object = plan.object;
         let fragment_bytes = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
@@ -197,14 +251,14 @@ impl<O: Outlet> Core<O> {
         };
         if file.is_none() && plan.parts.is_empty() || plan.range.is_empty() {
             Self::unpin(&mut state, pg, object);
-            return done(&mut state, Ok(Bytes::new()));
+            return done(&mut state, Ok(Seen::default()));
         }
         let length = (plan.range.end - plan.range.start) as usize;
-        let mut reading = Reading { key, file, plan, buffer: self.shared.worker.pool().take(length) };
+        let mut reading = Reading::of(key, file, plan, self.shared.worker.pool().take(length));
         match reading.run(ReadMode::NoWait) {
             Ok(Some(())) => {
                 Self::unpin(&mut state, pg, object);
-                done(&mut state, Ok(reading.buffer.freeze()));
+                done(&mut state, Ok(reading.finish()));
             }
             Err(failure) => {
                 Self::unpin(&mut state, pg, object);
@@ -214,7 +268,7 @@ impl<O: Outlet> Core<O> {
                 drop(state);
                 let job = self.shared.worker.blocking(move || {
                     let result = reading.run(ReadMode::Blocking);
-                    result.map(|_| reading.buffer.freeze())
+                    result.map(|_| reading.finish())
                 });
                 let core = self.clone();
                 self.shared.worker.spawn(async move {
@@ -406,7 +460,7 @@ impl<O: Outlet> Core<O> {
         let plan = ReadPlan { object, range, parts: Vec::new() };
         let (core, outlet) = (self.clone(), outlet.clone());
         self.run_read(state, pg, plan, move |state, result| match result {
-            Ok(bytes) => reply_recovery(&outlet, to, &piece, bytes),
+            Ok(seen) => reply_recovery(&outlet, to, &piece, seen.data),
             // after a restart the file passes its checksums only when the journal was applied again
             Err((_, ReadFailure::Corrupt(_))) if has_unapplied => {
                 reply_recovery(&outlet, to, &RecoveryReply::NotYet, Bytes::new());
@@ -483,9 +537,10 @@ fn answer(kind: Kind, front: Bytes, data: Bytes) -> Message {
     Message::new(TrafficClass::Client, kind.to_u16(), front, data)
 }
 
-fn reply_read<O: Outlet>(outlet: &O, to: ReplyTo, attach: u64, status: Status, data: Bytes) {
+fn reply_read<O: Outlet>(outlet: &O, to: ReplyTo, attach: u64, status: Status, seen: Seen) {
     let reply = ReadReply { attach: attach.into(), status: status as u8, flags: 0 };
-    outlet.reply_to(to, answer(Kind::ReadReply, Bytes::copy_from_slice(reply.as_bytes()), data));
+    let message = answer(Kind::ReadReply, Bytes::copy_from_slice(reply.as_bytes()), seen.data);
+    outlet.reply_to(to, Message { data_crc: seen.crc, ..message });
 }
 
 fn reply_recovery<O: Outlet>(outlet: &O, to: ReplyTo, reply: &RecoveryReply, data: Bytes) {

@@ -18,6 +18,81 @@ pub fn sector_crc(sector: &[u8]) -> u32 {
     crc32c::crc32c(sector).max(1)
 }
 
+/// The CRC32C of sectors that lie one behind the other, made of theirs: nobody looks at the bytes again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JoinedCrc(Option<u32>);
+
+impl Default for JoinedCrc {
+    /// Of no bytes.
+    fn default() -> JoinedCrc {
+        JoinedCrc(Some(0))
+    }
+}
+
+impl JoinedCrc {
+    /// Appends sectors by their entries in a table of checksums: 0 stands for a sector of zeros.
+    pub fn push(&mut self, crcs: &[u32]) {
+        for &crc in crcs {
+            self.0 = match (self.0, crc) {
+                // The sum of such a sector is 0 or 1: see [`sector_crc`].
+                (None, _) | (_, 1) => None,
+                (Some(sum), 0) => Some(before_a_sector(sum) ^ ZEROS_CRC),
+                (Some(sum), crc) => Some(before_a_sector(sum) ^ crc),
+            };
+        }
+    }
+
+    /// Appends bytes whose checksums nobody has.
+    pub fn push_unknown(&mut self) {
+        self.0 = None;
+    }
+
+    /// The CRC32C of all of them; `None` if it cannot be told without the bytes.
+    pub fn get(self) -> Option<u32> {
+        self.0
+    }
+}
+
+/// CRC32C's polynomial, reflected.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// CRC32C of a sector of zeros.
+const ZEROS_CRC: u32 = !over_zeros(u32::MAX);
+/// What each byte of a checksum becomes when a sector follows.
+static BEFORE_A_SECTOR: [[u32; 256]; 4] = before_a_sector_table();
+
+/// A CRC's register after so many zero bits as a sector has.
+const fn over_zeros(mut register: u32) -> u32 {
+    let mut bit = 0;
+    while bit < SECTOR * 8 {
+        register = (register >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(register & 1));
+        bit += 1;
+    }
+    register
+}
+
+/// The register is a linear function of its bits.
+const fn before_a_sector_table() -> [[u32; 256]; 4] {
+    let mut table = [[0; 256]; 4];
+    let mut bit = 0;
+    while bit < 32 {
+        let (byte, mask, becomes) = (bit / 8, 1 << (bit % 8), over_zeros(1 << bit));
+        let mut value = 0;
+        while value < 256 {
+            if value & mask != 0 {
+                table[byte][value] ^= becomes;
+            }
+            value += 1;
+        }
+        bit += 1;
+    }
+    table
+}
+
+/// What the checksum of some bytes adds to that of the same bytes and a sector behind them.
+fn before_a_sector(sum: u32) -> u32 {
+    sum.to_le_bytes().iter().zip(&BEFORE_A_SECTOR).fold(0, |all, (byte, table)| all ^ table[usize::from(*byte)])
+}
+
 /// Appends the checksum of every sector of `bytes`, whole sectors, to `crcs`.
 pub fn sector_crcs(bytes: &[u8], crcs: &mut impl Extend<u32>) {
     let (sectors, rest) = bytes.as_chunks::<SECTOR>();
@@ -82,6 +157,38 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn joined_sums_are_those_of_all_bytes(seed in any::<u64>(), holes in proptest::collection::vec(any::<bool>(), 0..40)) {
+            let byte = |at: usize| (seed.wrapping_mul(at as u64 | 1) >> 29) as u8;
+            let mut bytes: Vec<u8> = (0..holes.len() * SECTOR).map(byte).collect();
+            let mut crcs = Vec::new();
+            sector_crcs(&bytes, &mut crcs);
+            for (sector, _) in bytes.chunks_mut(SECTOR).zip(&holes).filter(|(_, hole)| **hole) {
+                sector.fill(0);
+            }
+            crcs.iter_mut().zip(&holes).filter(|(_, hole)| **hole).for_each(|(crc, _)| *crc = 0);
+            let mut joined = JoinedCrc::default();
+            let (first, rest) = crcs.split_at(crcs.len() / 3);
+            joined.push(first);
+            joined.push(rest);
+            let told = !crcs.contains(&1);
+            prop_assert_eq!(joined.get(), told.then(|| crc32c::crc32c(&bytes)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_stays_so() {
+        for unknown in [|joined: &mut JoinedCrc| joined.push(&[1]), JoinedCrc::push_unknown] {
+            let mut joined = JoinedCrc::default();
+            joined.push(&[5, 0]);
+            unknown(&mut joined);
+            joined.push(&[5, 0]);
+            assert_eq!(joined.get(), None);
+        }
+        assert_eq!(JoinedCrc::default().get(), Some(crc32c::crc32c(&[])));
+    }
+
     #[test]
     fn a_sum_of_zero_is_one() {
         // The last four bytes of a sector can give it any sum.
@@ -100,7 +207,7 @@ mod tests {
     fn zeroing_end(from: u32) -> u32 {
         // Backwards through 32 shifts of the reflected polynomial: each that shifted out a one has the top bit set.
         let before = (0..32).fold(u32::MAX, |register, _| match register >> 31 {
-            1 => (register ^ 0x82f6_3b78) << 1 | 1,
+            1 => (register ^ POLYNOMIAL) << 1 | 1,
             _ => register << 1,
         });
         before ^ from

@@ -8,7 +8,8 @@ use super::changes::{Changes, Upto};
 use super::header::{HEADER_BYTES, Header};
 use super::table::{Table, TableMemory};
 use super::{
-    Crcs, FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of, verify,
+    Crcs, FragmentError, FragmentKey, FragmentStat, JoinedCrc, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of,
+    verify,
 };
 use crate::medium::{self, Dir, Extent, MediumFile};
 use crate::poison::{NotSynced, Poison};
@@ -178,6 +179,20 @@ impl FragmentFile {
     /// # Errors
     /// [`FragmentError::Corrupt`] naming the bad sectors, `Io`, `BadRange`; the buffer's contents are then undefined.
     pub fn read(&self, offset: u64, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+        self.read_joined(offset, buf, mode, &mut JoinedCrc::default())
+    }
+
+    /// As [`FragmentFile::read`]; appends what was read to a checksum.
+    ///
+    /// # Errors
+    /// The same; the checksum is then as it was, as for [`ReadOutcome::WouldBlock`].
+    pub fn read_joined(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        mode: ReadMode,
+        joined: &mut JoinedCrc,
+    ) -> Result<ReadOutcome, FragmentError> {
         let sectors = sectors_of(self.key, self.profile, offset, buf.len() as u64)?;
         let mut crcs = Crcs::new();
         {
@@ -189,7 +204,7 @@ impl FragmentFile {
             }
             state.table.copy_to(sectors.clone(), &mut crcs);
         }
-        match self.read_checked(offset, buf, &crcs, mode) {
+        let read = match self.read_checked(offset, buf, &crcs, mode) {
             // A write may have come between the look-up and the read: look again with the lock held.
             Err(FragmentError::Corrupt { .. }) if mode == ReadMode::NoWait => Ok(ReadOutcome::WouldBlock),
             Err(FragmentError::Corrupt { .. }) => {
@@ -200,7 +215,11 @@ impl FragmentFile {
                 self.read_checked(offset, buf, &crcs, mode)
             }
             other => other,
+        };
+        if matches!(read, Ok(ReadOutcome::Read)) {
+            joined.push(&crcs);
         }
+        read
     }
 
     fn read_checked(

@@ -37,7 +37,7 @@ mod spare;
 mod store;
 mod table;
 
-pub use crc::{sector_crc, sector_crcs};
+pub use crc::{JoinedCrc, sector_crc, sector_crcs};
 pub use file::{FragmentFile, sync_all};
 pub use store::{FragmentConfig, FragmentStore};
 

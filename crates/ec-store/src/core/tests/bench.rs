@@ -269,6 +269,7 @@ impl Bench {
             let request = token.request(object, 0, FRAGMENT as u32);
             let reply = self.call(i, Kind::Read, Bytes::copy_from_slice(request.as_bytes())).await;
             let head = ReadReply::read_from_bytes(&reply.front).expect("a read reply");
+            assert!(reply.data_crc.is_none_or(|crc| crc == crc32c::crc32c(&reply.data)), "a checksum of other bytes");
             match Status::from_u8(head.status) {
                 Status::Ok => {
                     let mut data = reply.data.to_vec();
