@@ -39,6 +39,14 @@ impl Daemon {
         String::from_utf8_lossy(&command_line).contains(&self.mark).then(|| Pid::from_raw(raw)).flatten()
     }
 
+    /// Does it run? Looks twice: in the middle of an exec a process has no command line for a moment.
+    pub fn is_alive(&self) -> bool {
+        self.pid().is_some() || {
+            std::thread::sleep(Duration::from_millis(30));
+            self.pid().is_some()
+        }
+    }
+
     /// Starts it in a session of its own; returns the place in the log where its output begins.
     ///
     /// # Errors
@@ -85,11 +93,7 @@ impl Daemon {
         let end = Instant::now() + deadline;
         loop {
             // In this order: a daemon that gets ready and dies at once still counts as seen.
-            let alive = self.pid().is_some() || {
-                // In the middle of an exec a process has no command line for a moment.
-                std::thread::sleep(Duration::from_millis(30));
-                self.pid().is_some()
-            };
+            let alive = self.is_alive();
             let output = self.output_since(begin);
             if ready(&output) {
                 return Ok(());
