@@ -7,12 +7,15 @@
 use crate::error::{Context, Error, Outcome, ensure, fail};
 use crate::exec::{self, Interrupt};
 use crate::mounts;
-use crate::netns;
+use crate::netns::{self, Loopback};
+use crate::process;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// How the names of all its programs begin.
+const PROGRAMS: &str = "gluster";
 /// Bricks of the volume.
 pub const BRICKS: usize = 3;
 /// The volume, and its address in its namespace.
@@ -26,51 +29,34 @@ const ONLINE_MAX: Duration = Duration::from_secs(120);
 const START_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Clients and the healer connect to bricks that listen within this time.
 const CONNECTED_AFTER: Duration = Duration::from_secs(3);
-/// What was killed is gone within this time, or stuck in the kernel.
-const GONE_MAX: Duration = Duration::from_secs(10);
 /// Commands of GlusterFS end within this time.
 const COMMAND_MAX: Duration = Duration::from_secs(90);
 
 /// A running volume; everything of it ends when it is dropped.
 pub struct Volume {
     dir: PathBuf,
-    namespace: String,
+    net: Loopback,
     interrupt: Interrupt,
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
         mounts::clear(&self.dir);
-        end_all(&self.dir);
+        process::end_all(PROGRAMS, &self.dir);
         let _ = std::fs::remove_file(self.socket());
-        let _ = Command::new("ip").args(["netns", "delete", &self.namespace]).output();
+        self.net.destroy();
     }
 }
 
 /// Ends what is left of a volume whose process is gone. Its namespace goes with [`netns::sweep`].
 pub fn sweep(dir: &Path) {
     mounts::clear(dir);
-    end_all(dir);
+    process::end_all(PROGRAMS, dir);
     for entry in std::fs::read_dir(SOCKETS).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.ends_with(".socket") && netns::is_orphan(&name) {
             let _ = std::fs::remove_file(entry.path());
         }
-    }
-}
-
-/// SIGKILL to everything of it, and waits until it is gone: what still runs may put files into a directory that is removed.
-fn end_all(dir: &Path) {
-    let end = Instant::now() + GONE_MAX;
-    loop {
-        let left = pids(&[&below(dir)]);
-        if left.is_empty() || Instant::now() > end {
-            return;
-        }
-        for pid in left {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -86,8 +72,7 @@ impl Volume {
         );
         std::fs::create_dir_all(dir).doing(|| format!("cannot make {}", dir.display()))?;
         let dir = dir.canonicalize().doing(|| format!("no directory {}", dir.display()))?;
-        let namespace = format!("{}-hub", netns::prefix_of_this_process(purpose));
-        let volume = Volume { dir, namespace, interrupt: interrupt.clone() };
+        let volume = Volume { dir, net: Loopback::new(purpose), interrupt: interrupt.clone() };
         for part in ["state", "run", "log", "mnt", "b0", "b1", "b2"] {
             std::fs::create_dir_all(volume.dir.join(part)).doing(|| "cannot make a directory")?;
         }
@@ -105,10 +90,7 @@ impl Volume {
     }
 
     fn start_daemon(&self) -> Outcome {
-        let namespace = &self.namespace;
-        self.run(Command::new("ip").args(["netns", "add", namespace]))?;
-        self.run(Command::new("ip").args(["-n", namespace, "link", "set", "lo", "up"]))?;
-        self.run(Command::new("ip").args(["-n", namespace, "address", "add", ADDRESS, "dev", "lo"]))?;
+        self.net.build(ADDRESS)?;
         let original = std::fs::read_to_string("/etc/glusterfs/glusterd.vol").doing(|| "cannot read glusterd.vol")?;
         let options = [
             ("working-directory", self.dir.join("state")),
@@ -118,7 +100,7 @@ impl Volume {
         ];
         let file = self.dir.join("glusterd.vol");
         std::fs::write(&file, with_options(&original, &options)).doing(|| "cannot write glusterd.vol")?;
-        let mut daemon = self.command("glusterd");
+        let mut daemon = self.net.command("glusterd");
         daemon.arg(format!("--volfile={}", file.display())).args(["--log-level", "WARNING"]);
         daemon.arg("-l").arg(self.dir.join("log/glusterd.log"));
         self.run(daemon.arg("-p").arg(self.dir.join("glusterd.pid")))?;
@@ -144,7 +126,7 @@ impl Volume {
     /// When it cannot be mounted.
     pub fn mount_at(&self, point: &Path, options: &[&str]) -> Outcome {
         std::fs::create_dir_all(point).doing(|| format!("cannot make {}", point.display()))?;
-        let mut mount = self.command("mount");
+        let mut mount = self.net.command("mount");
         mount.args(["-t", "glusterfs"]);
         for option in options {
             mount.args(["-o", option]);
@@ -251,7 +233,7 @@ impl Volume {
     pub fn is_healed(&self) -> Outcome<bool> {
         let program = heal_program()?;
         let ask = |volume: &Volume| {
-            let mut command = volume.command(&program.display().to_string());
+            let mut command = volume.net.command(&program.display().to_string());
             volume.run(command.args([VOLUME, "info-summary", "glusterd-sock"]).arg(volume.socket()))
         };
         Ok(counts_nothing(&self.retry(ask)?.stdout))
@@ -264,19 +246,13 @@ impl Volume {
 
     /// Everything of it but clients: glusterd, bricks, healer.
     pub fn daemons(&self) -> Vec<Pid> {
-        let all = pids(&[&below(&self.dir)]);
+        let all = pids(&[&process::below(&self.dir)]);
         let clients = pids(&["--process-name\0fuse\0"]);
         all.into_iter().filter(|pid| !clients.contains(pid)).collect()
     }
 
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.namespace)).arg(program);
-        command
-    }
-
     fn gluster_command(&self, words: &[&str]) -> Command {
-        let mut command = self.command("gluster");
+        let mut command = self.net.command("gluster");
         command.arg("--mode=script").arg(format!("--glusterd-sock={}", self.socket().display())).args(words);
         command
     }
@@ -306,7 +282,7 @@ impl Volume {
     }
 
     fn socket(&self) -> PathBuf {
-        Path::new(SOCKETS).join(format!("{}.socket", self.namespace))
+        Path::new(SOCKETS).join(format!("{}.socket", self.net.name()))
     }
 }
 
@@ -339,22 +315,9 @@ fn heal_program() -> Outcome<PathBuf> {
     found.map_or_else(|| fail("no glfsheal below /usr/lib or /usr/libexec: install the package glusterfs-server"), Ok)
 }
 
-/// What stands in the command line of every process of a volume in this directory, and of no other.
-fn below(dir: &Path) -> String {
-    format!("{}/", dir.display())
-}
-
 /// Processes of GlusterFS whose command line has all of these.
 fn pids(marks: &[&str]) -> Vec<Pid> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let number = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().parse::<i32>().ok();
-    let of_ours = |raw: &i32| {
-        let name = std::fs::read_to_string(format!("/proc/{raw}/comm")).unwrap_or_default();
-        let line = std::fs::read(format!("/proc/{raw}/cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line);
-        name.starts_with("gluster") && marks.iter().all(|mark| line.contains(mark))
-    };
-    processes.filter_map(number).filter(of_ours).filter_map(Pid::from_raw).collect()
+    process::find(PROGRAMS, marks)
 }
 
 #[cfg(test)]

@@ -169,6 +169,47 @@ impl Net {
     }
 }
 
+/// A namespace with a loopback and nothing else, for what shall talk only to itself. Whatever runs in it, and all of its
+/// addresses, are out of everybody's way.
+#[derive(Clone, Debug)]
+pub struct Loopback {
+    namespace: String,
+}
+
+impl Loopback {
+    /// The namespace of a purpose of this process, made or not.
+    pub fn new(purpose: &str) -> Loopback {
+        Loopback { namespace: format!("{}-{HUB}", prefix_of_this_process(purpose)) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Makes it, with one more address on its loopback: many programs do not listen on 127.0.0.1.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn build(&self, address: &str) -> Outcome {
+        run("ip", &["netns", "add", &self.namespace])?;
+        run("ip", &["-n", &self.namespace, "link", "set", "lo", "up"])?;
+        run("ip", &["-n", &self.namespace, "address", "add", address, "dev", "lo"])
+    }
+
+    /// A command within it.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.namespace)).arg(program);
+        command
+    }
+
+    /// Takes it away, if it is there.
+    pub fn destroy(&self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.namespace]).output();
+    }
+}
+
 /// A prefix that names this process, so that [`sweep`] knows whether it is still wanted.
 pub fn prefix_of_this_process(purpose: &str) -> String {
     format!("trefoil{}-{purpose}", std::process::id())

@@ -9,9 +9,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// What was killed is gone within this time, or stuck in the kernel.
+const GONE_MAX: Duration = Duration::from_secs(10);
 
 /// A daemon of a cluster directory, running or not.
 #[derive(Clone, Debug)]
@@ -34,6 +37,14 @@ impl Daemon {
         let command_line = std::fs::read(format!("/proc/{raw}/cmdline")).ok()?;
         // A zombie has an empty command line, and so does not count as running.
         String::from_utf8_lossy(&command_line).contains(&self.mark).then(|| Pid::from_raw(raw)).flatten()
+    }
+
+    /// Does it run? Looks twice: in the middle of an exec a process has no command line for a moment.
+    pub fn is_alive(&self) -> bool {
+        self.pid().is_some() || {
+            std::thread::sleep(Duration::from_millis(30));
+            self.pid().is_some()
+        }
     }
 
     /// Starts it in a session of its own; returns the place in the log where its output begins.
@@ -82,11 +93,7 @@ impl Daemon {
         let end = Instant::now() + deadline;
         loop {
             // In this order: a daemon that gets ready and dies at once still counts as seen.
-            let alive = self.pid().is_some() || {
-                // In the middle of an exec a process has no command line for a moment.
-                std::thread::sleep(Duration::from_millis(30));
-                self.pid().is_some()
-            };
+            let alive = self.is_alive();
             let output = self.output_since(begin);
             if ready(&output) {
                 return Ok(());
@@ -144,11 +151,7 @@ impl Daemon {
     pub fn kill(&self) -> Outcome {
         let pid = self.pid();
         self.signal(Signal::KILL)?;
-        ensure!(
-            self.wait_end(pid, Duration::from_secs(10)),
-            "{} is stuck in the kernel and cannot be killed",
-            self.name
-        );
+        ensure!(self.wait_end(pid, GONE_MAX), "{} is stuck in the kernel and cannot be killed", self.name);
         Ok(())
     }
 
@@ -170,9 +173,43 @@ impl Daemon {
     }
 }
 
+/// Processes whose program's name begins so, and whose command line has all of these marks.
+pub fn find(program: &str, marks: &[&str]) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().parse::<i32>().ok();
+    let is_wanted = |raw: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/{raw}/comm")).unwrap_or_default();
+        let line = std::fs::read(format!("/proc/{raw}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        name.starts_with(program) && marks.iter().all(|mark| line.contains(mark))
+    };
+    processes.filter_map(number).filter(is_wanted).filter_map(Pid::from_raw).collect()
+}
+
+/// SIGKILL to everything whose program's name begins so and whose command line has something below this directory. Waits
+/// until it is gone: what still runs may put files into a directory that is removed.
+pub fn end_all(program: &str, dir: &Path) {
+    let end = Instant::now() + GONE_MAX;
+    loop {
+        let left = find(program, &[&below(dir)]);
+        if left.is_empty() || Instant::now() > end {
+            return;
+        }
+        for pid in left {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What stands in the command line of every process that works below this directory, and of no other.
+pub fn below(dir: &Path) -> String {
+    format!("{}/", dir.display())
+}
+
 /// Does a process that is dying still have threads that may hold its files and locks? Its command line goes before them.
 fn holds_files(pid: Pid) -> bool {
-    let proc = std::path::Path::new("/proc").join(pid.as_raw_nonzero().to_string());
+    let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
     let threads = std::fs::read_dir(proc.join("task")).map_or(0, Iterator::count);
     let stat = std::fs::read_to_string(proc.join("stat")).unwrap_or_default();
     // The state stands behind the name, which is in parentheses and may hold anything.

@@ -27,7 +27,7 @@ mod targets;
 pub use names::{LoadArgs, load};
 pub use sweep::{SweepArgs, run as run_sweep};
 
-use crate::error::{Context, Outcome, ensure, fail};
+use crate::error::{Context, Outcome, ensure};
 use crate::exec::Interrupt;
 use crate::mounts;
 use crate::netns;
@@ -124,11 +124,6 @@ impl Plan {
         for peer in &args.peer {
             ensure!(!peers.contains(peer), "--peer names {} twice", peer.name());
             peers.push(*peer);
-        }
-        if peers.contains(&Peer::Cephfs) {
-            return fail(
-                "--peer cephfs is not built yet; there are: glusterfs, glusterfs-tuned, ext4, fuse-passthrough",
-            );
         }
         let defaults = args.cells.sizes();
         let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));

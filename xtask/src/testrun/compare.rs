@@ -114,9 +114,8 @@ fn nothing_is_left(work: &Path) -> Outcome {
 
 /// Each is refused before anything is set up, in words that name what there is.
 fn bad_arguments(bench: &Bench) -> Outcome {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 5] = [
         (&["--peer", "nfs"], "fuse-passthrough"),
-        (&["--peer", "cephfs"], "not built yet"),
         (&["--peer", "ext4,ext4"], "twice"),
         (&["--only", "randread-3k"], "randread-4k"),
         (&["--cells", "most"], "smoke"),

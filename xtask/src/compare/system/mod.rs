@@ -1,8 +1,9 @@
 //! The systems under test: each is set up below a directory of its own, and everything of it goes when it is dropped.
 //!
-//! * [`gluster`]: GlusterFS, as it comes and tuned. * [`plain`]: a directory of the disk.
+//! * [`gluster`]: GlusterFS, as it comes and tuned. * [`ceph`]: CephFS. * [`plain`]: a directory of the disk.
 //! * [`passthrough`]: libfuse's `passthrough_hp` over it. * [`trefoil`]: ours, separate processes. * [`slow`]: one of them slowed.
 
+mod ceph;
 mod gluster;
 mod passthrough;
 mod plain;
@@ -14,7 +15,7 @@ pub use slow::{Slow, Slowed};
 use super::cpu::Process;
 use super::locks::LockUse;
 use super::sample::TREFOIL;
-use crate::error::{Outcome, fail};
+use crate::error::Outcome;
 use crate::testrun::Bench;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ pub enum Peer {
     Ext4,
     /// libfuse's passthrough_hp over a directory of the disk: FUSE and nothing else
     FusePassthrough,
-    /// CephFS; not built yet
+    /// CephFS over an erasure-coded 2+1 pool, mounted with ceph-fuse
     Cephfs,
 }
 
@@ -59,7 +60,7 @@ impl Peer {
             Peer::GlusterfsTuned => Box::new(gluster::Gluster::up(dir, true, bench)?),
             Peer::Ext4 => Box::new(plain::Plain::up(dir)?),
             Peer::FusePassthrough => Box::new(passthrough::Passthrough::up(dir, bench)?),
-            Peer::Cephfs => return fail("--peer cephfs is not built yet; the others are"),
+            Peer::Cephfs => Box::new(ceph::Ceph::up(dir, bench)?),
         })
     }
 }
@@ -146,6 +147,7 @@ pub fn sweep(run: &Path) {
         let dir = entry.path();
         trefoil::sweep(&dir);
         crate::gluster::sweep(&dir);
+        ceph::sweep(&dir);
     }
 }
 
