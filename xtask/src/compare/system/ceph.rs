@@ -39,6 +39,8 @@ pub struct Ceph {
     others: Vec<Mount>,
     /// What its OSDs take the disk for.
     disk_kind: String,
+    /// Epoch of the map before an OSD was started again.
+    returned_after: u64,
     cluster: Cluster,
 }
 
@@ -53,7 +55,7 @@ impl Ceph {
         let first = Mount::new(&cluster, cluster.dir().join("mnt"))?;
         cluster.use_data_pool(&first.point)?;
         let disk_kind = cluster.disk_kind()?;
-        Ok(Ceph { first, others: Vec::new(), disk_kind, cluster })
+        Ok(Ceph { first, others: Vec::new(), disk_kind, returned_after: 0, cluster })
     }
 
     fn mounts(&self) -> impl Iterator<Item = &Mount> {
@@ -127,11 +129,14 @@ impl Parts for Ceph {
         self.cluster.daemon(&osd_name(VICTIM)).kill()
     }
 
-    fn heal(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
-        let epoch = self.cluster.status()?.epoch();
+    fn return_one(&mut self) -> Outcome {
+        self.returned_after = self.cluster.status()?.epoch();
+        self.cluster.start(&osd_name(VICTIM))
+    }
+
+    fn wait_whole(&mut self, deadline: Duration) -> Outcome<Option<Duration>> {
         let begin = Instant::now();
-        self.cluster.start(&osd_name(VICTIM))?;
-        let whole_at = self.cluster.wait_whole(epoch, deadline)?;
+        let whole_at = self.cluster.wait_whole(self.returned_after, deadline)?;
         Ok(whole_at.map(|whole_at| whole_at - begin))
     }
 }
