@@ -1,6 +1,7 @@
 //! Runs the load of a cell on one system, and returns what it measured.
 //!
 //! Contract: dirty data of what ran before is on the disk before a load starts, and every load ends within a deadline.
+//! [`Loads::rest`] after a load keeps what a system puts off out of the next one's.
 
 use super::cells::{FioJob, NameCall, Sizes, TreeCall};
 use super::cpu::{Group, Meter, resident_mib};
@@ -13,11 +14,17 @@ use crate::error::{Context, Outcome, ensure};
 use crate::testrun::Bench;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// What each load of a block may take beyond the time that it is told to run: systems of others do 200 files a second.
 const LOAD_SECONDS_MAX: u64 = 600;
 /// Writing back what is dirty.
 const SYNC_SECONDS_MAX: u64 = 300;
+/// A system is at rest when its processes use less than this part of a core, over so long a time.
+const REST_PART: f64 = 0.1;
+const REST_WINDOW: Duration = Duration::from_millis(300);
+/// A system that is not at rest by then is left as it is.
+const REST_MAX: Duration = Duration::from_secs(60);
 /// Prints how long its arguments ran, in seconds.
 const TIMED: &str = r#"begin=$EPOCHREALTIME; "$@" >/dev/null || exit; echo "$begin $EPOCHREALTIME""#;
 
@@ -34,6 +41,28 @@ pub struct Loads<'a> {
 }
 
 impl Loads<'_> {
+    /// Waits until a system has done what it puts off, which must not take CPU from whatever is measured next: CephFS deletes
+    /// the data of removed files for seconds.
+    ///
+    /// # Errors
+    /// On Ctrl-C, or when the kernel does not tell.
+    pub fn rest(&self, system: &dyn System) -> Outcome {
+        let end = Instant::now() + REST_MAX;
+        loop {
+            let processes = system.processes();
+            if processes.is_empty() {
+                return Ok(());
+            }
+            let meter = Meter::start(&processes)?;
+            self.bench.interrupt.sleep(REST_WINDOW)?;
+            let used = meter.stop(1.0)?;
+            let busy = used["cpu_client_us"] + used["cpu_daemons_us"];
+            if busy < REST_WINDOW.as_micros() as f64 * REST_PART || Instant::now() > end {
+                return Ok(());
+            }
+        }
+    }
+
     /// Files of the one mount's jobs.
     pub fn files(&self) -> Files {
         Files { prefix: "f", count: 4, mib: self.sizes.file_mib }

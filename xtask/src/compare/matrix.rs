@@ -1,7 +1,8 @@
 //! Runs the chosen cells on all systems in turn: a cell on every peer and on Trefoil, then again, then the next cell.
 //!
 //! Contract: a run that fails is noted, the cells after it are measured all the same, and a system that failed in a block
-//! of cells is left out of the rest of that block. Faults come after everything that needs whole systems.
+//! of cells is left out of the rest of that block. A system's turn begins when the one before is at rest. Faults come after
+//! everything that needs whole systems.
 
 use super::cells::{CLIENTS_MAX, Cell, FioJob, NameCall, TreeCall, Work};
 use super::fio::Files;
@@ -68,6 +69,7 @@ impl Matrix<'_> {
                 Err(error) => self.journal.failed((cell, system.name(), 0), &error.to_string())?,
                 Ok(()) => {}
             }
+            self.loads.rest(system.as_ref())?;
         }
         Ok(())
     }
@@ -95,6 +97,7 @@ impl Matrix<'_> {
                         }
                     }
                 }
+                self.loads.rest(system.as_ref())?;
             }
         }
         Ok(())
