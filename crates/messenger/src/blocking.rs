@@ -2,16 +2,19 @@
 //!
 //! Contract: the number of threads follows the load, from none up to a maximum; a thread without work for
 //! [`IDLE`] ends. A job that panics fails alone. Jobs wait in an unbounded queue: who submits them bounds them.
+//!
+//! A thread that finds no job sleeps at once. A queue that spins and yields first, as `crossbeam`'s channel does, costs more
+//! CPU than the sleep where jobs come one by one, as syncs do: the next one is a sync and a client's turn away.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::channel::{Receiver, oneshot};
 use crate::lock::{ContentionMutex, LockTable};
 use crate::staff::Staff;
-use crossbeam::channel::{self, RecvTimeoutError};
 
 /// How long a thread waits for work before it ends: longer than the gaps in a steady trickle of requests.
 pub const IDLE: Duration = Duration::from_secs(10);
@@ -28,24 +31,31 @@ pub(crate) struct BlockingPool {
     name: String,
     threads_max: usize,
     idle: Duration,
-    sender: ContentionMutex<Option<channel::Sender<Job>>>,
-    receiver: channel::Receiver<Job>,
     counts: Arc<Counts>,
     joins: ContentionMutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
 struct Counts {
     /// Held while a job is queued and while a thread decides to end, so that no job is left to a thread that has gone.
-    gate: ContentionMutex<()>,
+    gate: ContentionMutex<Queue>,
+    /// A job was queued, or no more will come.
+    came: parking_lot::Condvar,
     staff: Staff,
     panics: AtomicUsize,
 }
 
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// No more jobs come; those that are queued are still run.
+    closed: bool,
+}
+
 impl BlockingPool {
     pub(crate) fn new(name: String, threads_max: usize, locks: &LockTable) -> BlockingPool {
-        let (sender, receiver) = channel::unbounded();
         let counts = Counts {
-            gate: ContentionMutex::new(locks, "blocking gate", ()),
+            gate: ContentionMutex::new(locks, "blocking gate", Queue::default()),
+            came: parking_lot::Condvar::new(),
             staff: Staff::default(),
             panics: AtomicUsize::new(0),
         };
@@ -53,8 +63,6 @@ impl BlockingPool {
             name,
             threads_max: threads_max.max(1),
             idle: IDLE,
-            sender: ContentionMutex::new(locks, "blocking sender", Some(sender)),
-            receiver,
             counts: Arc::new(counts),
             joins: ContentionMutex::new(locks, "blocking threads", Vec::new()),
         }
@@ -71,16 +79,14 @@ impl BlockingPool {
             // Nobody to tell if the waiting task was aborted.
             let _ = tx.send(job());
         });
-        let sender = self.sender.lock();
-        if let Some(sender) = &*sender {
-            let _gate = self.counts.gate.lock();
-            let is_more_needed = self.counts.staff.comes(|| {
-                // Cannot fail: the receiver lives as long as the pool.
-                let _ = sender.send(job);
-            });
-            if is_more_needed {
-                self.grow();
+        let mut queue = self.counts.gate.lock();
+        if !queue.closed {
+            if self.counts.staff.comes(|| queue.jobs.push_back(job)) {
+                self.grow(&mut queue);
             }
+            drop(queue);
+            // Whoever it wakes finds the lock free.
+            self.counts.came.notify_one();
         }
         rx
     }
@@ -97,7 +103,7 @@ impl BlockingPool {
 
     /// Lets the queued jobs finish and joins the threads. A job that never returns would hold this up.
     pub(crate) fn shutdown(&self) {
-        self.sender.lock().take();
+        self.close();
         let joins = std::mem::take(&mut *self.joins.lock());
         for join in joins {
             if join.thread().id() != std::thread::current().id() {
@@ -107,17 +113,20 @@ impl BlockingPool {
         }
     }
 
+    fn close(&self) {
+        self.counts.gate.lock().closed = true;
+        self.counts.came.notify_all();
+    }
+
     /// Called with the gate held, so that one thread at a time decides.
-    fn grow(&self) {
+    fn grow(&self, queue: &mut Queue) {
         let threads = self.threads();
         if threads >= self.threads_max {
             return;
         }
         self.counts.staff.hired();
-        let (receiver, counts, idle) = (self.receiver.clone(), Arc::clone(&self.counts), self.idle);
-        let spawned = std::thread::Builder::new()
-            .name(format!("{}-io", self.name))
-            .spawn(move || serve(&receiver, &counts, idle));
+        let (counts, idle) = (Arc::clone(&self.counts), self.idle);
+        let spawned = std::thread::Builder::new().name(format!("{}-io", self.name)).spawn(move || serve(&counts, idle));
         match spawned {
             Ok(join) => {
                 let mut joins = self.joins.lock();
@@ -128,7 +137,7 @@ impl BlockingPool {
                 self.counts.staff.left();
                 tracing::error!(%error, threads, "cannot start another I/O thread");
                 // Without a single thread nobody would ever come for the jobs: let them fail instead.
-                while threads == 0 && self.receiver.try_recv().is_ok() {
+                while threads == 0 && queue.jobs.pop_front().is_some() {
                     self.counts.staff.ended();
                 }
             }
@@ -136,26 +145,37 @@ impl BlockingPool {
     }
 }
 
-fn serve(receiver: &channel::Receiver<Job>, counts: &Counts, idle: Duration) {
+impl Drop for BlockingPool {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn serve(counts: &Counts, idle: Duration) {
+    while let Some(job) = next_job(counts, idle) {
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            counts.panics.fetch_add(1, SeqCst);
+            tracing::error!("a blocking job panicked");
+        }
+        counts.staff.ended();
+    }
+}
+
+/// Waits for a job; `None` if the thread has left the staff.
+fn next_job(counts: &Counts, idle: Duration) -> Option<Job> {
+    let mut queue = counts.gate.lock();
+    let until = Instant::now() + idle;
     loop {
-        match receiver.recv_timeout(idle) {
-            Ok(job) => {
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    counts.panics.fetch_add(1, SeqCst);
-                    tracing::error!("a blocking job panicked");
-                }
-                counts.staff.ended();
-            }
-            Err(RecvTimeoutError::Timeout) => {
-                let _gate = counts.gate.lock();
-                if counts.staff.may_leave(receiver.is_empty()) {
-                    return;
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                counts.staff.left();
-                return;
-            }
+        if let Some(job) = queue.jobs.pop_front() {
+            return Some(job);
+        }
+        if queue.closed {
+            counts.staff.left();
+            return None;
+        }
+        // A job that came at the last moment is there, and is taken.
+        if !queue.wait_until(&counts.came, until) && counts.staff.may_leave(queue.jobs.is_empty()) {
+            return None;
         }
     }
 }
@@ -181,6 +201,21 @@ mod tests {
             }
         }
         pool.shutdown();
+    }
+
+    #[test]
+    fn what_is_queued_at_the_end_is_still_run() {
+        let pool = BlockingPool::new("test".into(), 1, &LockTable::default());
+        let (open, gate) = oneshot::<()>();
+        let first = pool.run(move || gate.recv_blocking());
+        let queued: Vec<_> = (0..3).map(|i| pool.run(move || i)).collect();
+        pool.close();
+        assert!(pool.run(|| 1).recv_blocking().is_err(), "too late");
+        assert_eq!(open.send(()), Ok(()));
+        assert_eq!(first.recv_blocking(), Ok(Ok(())));
+        queued.into_iter().enumerate().for_each(|(i, job)| assert_eq!(job.recv_blocking(), Ok(i)));
+        pool.shutdown();
+        assert_eq!(pool.threads(), 0);
     }
 
     #[test]

@@ -302,6 +302,17 @@ pub struct ContentionGuard<'a, T> {
     sample: Option<Sample<'a>>,
 }
 
+impl<T> ContentionGuard<'_, T> {
+    /// Lets go of the lock until `condition` is notified; false if the time came first. Others may have had the lock in
+    /// either case. The time waited counts neither as held nor as contended.
+    pub(crate) fn wait_until(&mut self, condition: &parking_lot::Condvar, until: Instant) -> bool {
+        if let Some(sample) = self.sample.take() {
+            sample.end();
+        }
+        !condition.wait_until(&mut self.guard, until).timed_out()
+    }
+}
+
 impl<T> Drop for ContentionGuard<'_, T> {
     fn drop(&mut self) {
         // Before the lock itself is given back: counters are the holder's to write.
@@ -379,6 +390,32 @@ mod tests {
         let stats = mutex.stats();
         assert_eq!((stats.acquisitions, stats.held_samples), (10 * SAMPLE_EVERY, 10));
         assert!(stats.held_avg_ns().is_some_and(|ns| ns > 0.0) && stats.held_ns() > 0.0);
+    }
+
+    #[test]
+    fn waiting_for_a_condition_is_neither_held_nor_contended() {
+        let table = LockTable::default();
+        let (mutex, came) = (ContentionMutex::new(&table, "test", false), parking_lot::Condvar::new());
+        (1..SAMPLE_EVERY).for_each(|_| drop(mutex.lock())); // the next one is measured
+        let short = std::time::Duration::from_millis(50);
+        let begin = Instant::now();
+        assert!(!mutex.lock().wait_until(&came, begin + short), "nobody notifies");
+        assert!(begin.elapsed() >= short);
+        let stats = mutex.stats();
+        assert_eq!(stats.contended, 0);
+        assert!(stats.held_sampled_ns < nanos_since(begin) / 2, "{stats:?}");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut guard = mutex.lock();
+                while !*guard {
+                    let until = Instant::now() + std::time::Duration::from_secs(60);
+                    assert!(guard.wait_until(&came, until), "not woken");
+                }
+            });
+            *mutex.lock() = true;
+            came.notify_one();
+            waiter.join().expect("no panic");
+        });
     }
 
     #[test]

@@ -179,6 +179,8 @@ pub enum NamespaceOp {
         gfid: Gfid,
         /// How.
         set: SetAttr,
+        /// The answer comes when the change, and all that was answered before, is on disk, as after `Sync`.
+        sync: bool,
     },
     /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`, answer: `Opened`.
     /// An existing name is EEXIST. A setgid directory hands down its group, and to directories the bit.

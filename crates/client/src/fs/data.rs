@@ -3,7 +3,7 @@
 //! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A task dropped at its deadline
 //! leaves no operation inside a file.
 
-use super::errno::{EFBIG, EINVAL, EIO, ENXIO, posix};
+use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
 use super::inode::{InodeState, Need, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
@@ -194,7 +194,8 @@ impl<B: Backend> LocalFs<B> {
         if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
     }
 
-    /// fsync and fdatasync: everything about the file survives the loss of power.
+    /// fsync: everything about the file survives the loss of power. fdatasync: all that is needed to read it back, which
+    /// times are not.
     ///
     /// # Errors
     /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`.
@@ -213,16 +214,20 @@ impl<B: Backend> LocalFs<B> {
         if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
     }
 
-    /// Sends what only this mount knows of the file's attributes, and waits until it is on the service's disk.
+    /// Sends what only this mount knows of the file's attributes, and waits until it is on the service's disk, in one trip.
     async fn sync_attrs(&self, inode: &Inode, datasync: bool, caller: Caller) -> Result<()> {
-        self.flush_attrs(inode).await?;
-        let needed = inode.with(|state| state.take_unsynced());
-        if (needed || !datasync)
-            && let Err(error) = self.sync_names(caller).await
-        {
-            inode.with(|state| state.mark_unsynced());
-            return Err(error);
+        if datasync && inode.with(|state| state.is_size_synced()) {
+            return Ok(());
         }
+        match self.send_attrs(inode, SetAttr::default(), true, own_caller()).await {
+            Ok(Some(_)) => return Ok(()),
+            // Nothing to tell, or a file that is gone: what was answered before is synced.
+            Ok(None) | Err(ClientError::Posix(ENOENT)) => {}
+            Err(error) => return Err(error),
+        }
+        let told = inode.with(|state| state.tellings());
+        self.sync_names(caller).await?;
+        inode.with(|state| state.tellings_synced(told));
         Ok(())
     }
 
@@ -246,7 +251,7 @@ impl<B: Backend> LocalFs<B> {
         let mtime = set.mtime.or(Some(caller.now));
         // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
         // file zeroes it. The other way round would leave zeros inside the size.
-        let sent = self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, caller).await?;
+        let sent = self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, false, caller).await?;
         inode.with(InodeState::still_writes)?;
         inode.with(|state| state.truncated(size));
         if size < end {

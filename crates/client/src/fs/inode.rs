@@ -88,6 +88,17 @@ pub struct Flush {
     change: u64,
 }
 
+/// How far a flush came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// The service may not have it.
+    No,
+    /// The service has it.
+    Told,
+    /// Its disk has it, and all that it was told before.
+    Synced,
+}
+
 /// The machine. See the module.
 #[derive(Debug)]
 pub struct InodeState {
@@ -117,7 +128,9 @@ pub struct InodeState {
     change: u64,
     flushing: bool,
     flushed_stamp: u64,
-    unsynced: bool,
+    /// How often the service was told something of the file, its creation counted, and how many of these are on its disk.
+    tellings: u64,
+    tellings_synced: u64,
     kernel_cache: bool,
     /// Where the kernel has pages locked, for requests under way.
     locked: Vec<Range<u64>>,
@@ -157,7 +170,8 @@ impl InodeState {
             change: 0,
             flushing: false,
             flushed_stamp: 0,
-            unsynced: false,
+            tellings: 0,
+            tellings_synced: 0,
             kernel_cache: false,
             locked: Vec::new(),
             no_capability: false,
@@ -288,7 +302,7 @@ impl InodeState {
                 self.holder.created(Some(grant));
                 self.adopt(attr);
                 self.tail = Tail::Clean;
-                self.unsynced = true;
+                self.tellings += 1;
                 self.no_capability = true;
             }
             Brought::Open => self.holder.created(None),
@@ -577,12 +591,15 @@ impl InodeState {
         Some(Flush { set, change: self.change })
     }
 
-    /// The end of `begin_flush`: the service has them, unless `sent` is false. `stamp` counts flushes of all files.
-    pub fn flush_done(&mut self, flush: Flush, sent: bool, stamp: u64) {
+    /// The end of `begin_flush`. `stamp` counts flushes of all files.
+    pub fn flush_done(&mut self, flush: Flush, sent: Sent, stamp: u64) {
         assert!(self.flushing, "a flush ended that nobody began");
         self.flushing = false;
-        if sent {
-            self.unsynced = true;
+        if sent != Sent::No {
+            self.tellings += 1;
+            if sent == Sent::Synced {
+                self.tellings_synced = self.tellings;
+            }
             self.told_size = flush.set.size.unwrap_or(self.told_size);
             self.flushed_stamp = stamp;
             self.dirty &= self.change != flush.change;
@@ -601,14 +618,19 @@ impl InodeState {
         self.size > self.told_size
     }
 
-    /// Does the service's disk lack something about the size? Clears it: the caller syncs.
-    pub fn take_unsynced(&mut self) -> bool {
-        std::mem::take(&mut self.unsynced)
+    /// Has the service's disk the size, and the file's name if this mount made it?
+    pub fn is_size_synced(&self) -> bool {
+        self.size == self.told_size && self.tellings == self.tellings_synced
     }
 
-    /// A sync failed: the next one must try again.
-    pub fn mark_unsynced(&mut self) {
-        self.unsynced = true;
+    /// How often the service was told something; hand the number to `tellings_synced` after a sync.
+    pub fn tellings(&self) -> u64 {
+        self.tellings
+    }
+
+    /// The service has brought to its disk what it was told so often.
+    pub fn tellings_synced(&mut self, tellings: u64) {
+        self.tellings_synced = self.tellings_synced.max(tellings);
     }
 
     /// Writes acknowledged earlier are lost; reported once, at the next fsync or close.

@@ -4,7 +4,7 @@
 //! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
 
 use super::errno::{EIO, ENOENT, ESTALE};
-use super::inode::{Access, InodeState, Need, RecallStep};
+use super::inode::{Access, InodeState, Need, RecallStep, Sent};
 use super::table::{Asking, Entered, Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
@@ -79,8 +79,14 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Sends what only this mount knows of the file's attributes, together with `user`'s changes, in one request.
-    /// Returns the service's answer; `None` if there was nothing to send.
-    pub(super) async fn send_attrs(&self, inode: &Inode, user: SetAttr, caller: Caller) -> Result<Option<Attr>> {
+    /// With `sync` they are on the service's disk then. Returns the service's answer; `None` if there was nothing to send.
+    pub(super) async fn send_attrs(
+        &self,
+        inode: &Inode,
+        user: SetAttr,
+        sync: bool,
+        caller: Caller,
+    ) -> Result<Option<Attr>> {
         let flush = inode.until(InodeState::begin_flush).await;
         let sending = Sending { fs: self, inode, flush: Some(flush) };
         let set = SetAttr {
@@ -97,10 +103,10 @@ impl<B: Backend> LocalFs<B> {
             // The flush before this one may have outlived the session.
             inode.with(InodeState::still_writes)?;
         }
-        let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set }, caller).await;
+        let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync }, caller).await;
         match reply {
             Ok(Reply::Attr(attr)) => {
-                sending.done(true);
+                sending.done(if sync { Sent::Synced } else { Sent::Told });
                 inode.with(|state| state.learned(&attr));
                 Ok(Some(attr))
             }
@@ -112,7 +118,7 @@ impl<B: Backend> LocalFs<B> {
     /// Sends size and times if only this mount knows them. A file that is gone needs none.
     pub(super) async fn flush_attrs(&self, inode: &Inode) -> Result<()> {
         while inode.with(|state| state.is_dirty()) {
-            match self.send_attrs(inode, SetAttr::default(), own_caller()).await {
+            match self.send_attrs(inode, SetAttr::default(), false, own_caller()).await {
                 Err(ClientError::Posix(ENOENT)) => return Ok(()),
                 other => other.map(drop)?,
             }
@@ -268,11 +274,11 @@ struct Sending<'a, B: Backend> {
 }
 
 impl<B: Backend> Sending<'_, B> {
-    fn done(mut self, sent: bool) {
+    fn done(mut self, sent: Sent) {
         self.finish(sent);
     }
 
-    fn finish(&mut self, sent: bool) {
+    fn finish(&mut self, sent: Sent) {
         if let Some(flush) = self.flush.take() {
             let stamp = self.fs.next_stamp();
             self.inode.change(|state| state.flush_done(flush, sent, stamp));
@@ -282,7 +288,7 @@ impl<B: Backend> Sending<'_, B> {
 
 impl<B: Backend> Drop for Sending<'_, B> {
     fn drop(&mut self) {
-        self.finish(false);
+        self.finish(Sent::No);
     }
 }
 

@@ -102,8 +102,8 @@ impl<B: Backend> LocalFs<B> {
         }
         let asked = self.stamp();
         match self.shared.table.get(gfid) {
-            None => self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set }, caller).await,
-            Some(inode) => match self.send_attrs(&inode, set, caller).await? {
+            None => self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set, sync: false }, caller).await,
+            Some(inode) => match self.send_attrs(&inode, set, false, caller).await? {
                 Some(attr) => Ok(self.merged(attr, asked)),
                 None => self.getattr(gfid, caller).await,
             },

@@ -1,5 +1,7 @@
 //! Two mounts of one modelled cluster, against a plain byte vector.
 
+mod syncing;
+
 use super::expiry::Watch;
 use super::*;
 use crate::objecter::SizeHint;
@@ -57,6 +59,11 @@ struct World {
     refused: u32,
     /// The session is dead, and there is no other yet.
     dead: bool,
+    /// What the service was told of attributes, and whether it was to sync that.
+    told: Vec<(SetAttr, bool)>,
+    /// How often it was asked to sync alone, and refuses to.
+    syncs: u32,
+    refuses_to_sync: bool,
 }
 
 /// The backend of one mount. A conflicting open recalls the lease from the other mount before it is answered.
@@ -185,6 +192,10 @@ impl Model {
         })
     }
 
+    fn sync_names(&self) -> Result<Reply> {
+        if self.world.borrow().refuses_to_sync { errno::posix(errno::EIO) } else { Ok(Reply::Done) }
+    }
+
     async fn reply(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
         self.dead()?;
         match op {
@@ -203,13 +214,23 @@ impl Model {
                 self.settle_writer(gfid).await?;
                 self.with(gfid, |stored| Reply::Attr(stored.attr))
             }
-            NamespaceOp::SetAttr { gfid, set } => self.set(gfid, set, caller.now),
+            NamespaceOp::SetAttr { gfid, set, sync } => {
+                self.world.borrow_mut().told.push((set, sync));
+                if sync {
+                    self.sync_names()?;
+                }
+                self.set(gfid, set, caller.now)
+            }
             NamespaceOp::ReturnLease { gfid, keep, .. } => self.give_back(gfid, keep),
             NamespaceOp::Close { gfid } => self.with(gfid, |stored| {
                 stored.open.retain(|mount| *mount != self.mount);
                 Reply::Done
             }),
-            NamespaceOp::Sync | NamespaceOp::Reclaim { .. } | NamespaceOp::Lock { .. } => Ok(Reply::Done),
+            NamespaceOp::Sync => {
+                self.world.borrow_mut().syncs += 1;
+                self.sync_names()
+            }
+            NamespaceOp::Reclaim { .. } | NamespaceOp::Lock { .. } => Ok(Reply::Done),
             other => panic!("{other:?} is not in the model"),
         }
     }
@@ -795,7 +816,7 @@ fn a_truncation_that_waited_does_not_go_on_in_the_next_session() {
     let mut cut = pin!(fs.setattr(gfid, truncate(1), at(3)));
     assert!(look!(cut).is_pending());
     block_on(next_session(fs));
-    inode.change(|state| state.flush_done(flush, false, 0));
+    inode.change(|state| state.flush_done(flush, super::inode::Sent::No, 0));
     assert!(matches!(look!(cut), Poll::Ready(Err(error)) if error.errno() == errno::EIO));
     assert_eq!(fs.backend.with(gfid, |stored| stored.data.clone()).expect("there"), b"data");
 }

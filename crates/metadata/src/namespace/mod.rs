@@ -219,7 +219,7 @@ impl<S: Store> Namespace<S> {
         match op {
             NamespaceOp::Lookup { parent, name } => self.lookup(*parent, name).map(Reply::Attr),
             NamespaceOp::GetAttr { gfid } => Ok(Reply::Attr(self.existing(*gfid)?.attr())),
-            NamespaceOp::SetAttr { gfid, set } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
+            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
             NamespaceOp::Create { parent, name, kind, mode, rdev, target, pool, open: _ } => {
                 let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)

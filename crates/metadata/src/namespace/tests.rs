@@ -146,9 +146,11 @@ impl Pair {
                 new_name: Self::name(new_name),
                 mode: modes[usize::from(mode).min(2)],
             },
-            Step::SetAttr { file, mode, size, uid } => {
-                NamespaceOp::SetAttr { gfid: self.file(file), set: SetAttr { mode, size, uid, ..SetAttr::default() } }
-            }
+            Step::SetAttr { file, mode, size, uid } => NamespaceOp::SetAttr {
+                gfid: self.file(file),
+                set: SetAttr { mode, size, uid, ..SetAttr::default() },
+                sync: false,
+            },
             Step::Look { parent, name } => NamespaceOp::Lookup { parent: self.file(parent), name: Self::name(name) },
             Step::Inspect { file, what } => match what {
                 0 => NamespaceOp::GetAttr { gfid: self.file(file) },
@@ -266,7 +268,7 @@ fn names_and_limits() {
     assert_eq!(run(&mut ns, &set(b"user.a", XATTR_BYTES_MAX + 1)), Reply::Errno(libc::E2BIG));
     assert_eq!(run(&mut ns, &set(&[b'n'; 256], 1)), Reply::Errno(libc::ERANGE));
     let size = SetAttr { size: Some(u64::MAX), ..SetAttr::default() };
-    assert_eq!(run(&mut ns, &NamespaceOp::SetAttr { gfid, set: size }), Reply::Errno(libc::EFBIG));
+    assert_eq!(run(&mut ns, &NamespaceOp::SetAttr { gfid, set: size, sync: false }), Reply::Errno(libc::EFBIG));
     assert_eq!(run(&mut ns, &NamespaceOp::GetAttr { gfid: Gfid::of_inode(999) }), Reply::Errno(libc::ESTALE));
 }
 

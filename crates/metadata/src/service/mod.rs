@@ -100,10 +100,12 @@ pub enum Event {
         /// What.
         recall: Recall,
     },
-    /// Answer `Done` once everything committed is on disk (the persister ran after this).
+    /// The answer to a request, to be given once everything committed is on disk (the persister ran after this).
     Sync {
         /// To which request.
         token: u64,
+        /// What.
+        reply: Reply,
     },
 }
 
@@ -189,13 +191,14 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the store fails.
     pub fn submit(&mut self, now: Duration, token: u64, request: Request) -> Result<(), StoreError> {
+        let synced = is_synced(&request.op);
         match self.admit(now, token, request) {
             ControlFlow::Continue(pending) => {
                 self.attempt(now, pending, None)?;
                 self.follow_leases(now)
             }
             ControlFlow::Break((token, reply)) => {
-                self.reply(token, reply);
+                self.deliver(token, reply, synced);
                 Ok(())
             }
         }
@@ -366,6 +369,13 @@ impl<S: Store> Service<S> {
         self.events.push(Event::Reply { token, reply });
     }
 
+    /// Answers, after a sync if one was asked for. An answer that was kept waits, too: it may have been given before that sync.
+    fn deliver(&mut self, token: u64, reply: Reply, synced: bool) {
+        let failed = matches!(reply, Reply::Errno(_) | Reply::TryAgain | Reply::Fenced);
+        let event = if synced && !failed { Event::Sync { token, reply } } else { Event::Reply { token, reply } };
+        self.events.push(event);
+    }
+
     /// Carries a request out, or parks it until the leases allow it; `granted` is the file for which they do.
     fn attempt(&mut self, now: Duration, pending: Pending, granted: Option<Gfid>) -> Result<(), StoreError> {
         if let Some((gfid, want)) = self.need(&pending)?
@@ -389,12 +399,12 @@ impl<S: Store> Service<S> {
         }
         let (session, number) = (pending.request.session, pending.request.number);
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
-        let token = pending.token;
+        let (token, synced) = (pending.token, is_synced(&pending.request.op));
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
         if kept {
             self.keep(session, number, &reply);
         }
-        self.reply(token, reply);
+        self.deliver(token, reply, synced);
         self.settle_locks(now);
         Ok(())
     }
@@ -440,7 +450,7 @@ impl<S: Store> Service<S> {
                 let gfid = self.namespace.resolve(*parent, name)?;
                 gfid.filter(|gfid| self.leases.held(*gfid, session).is_none()).map(|gfid| (gfid, Want::Current))
             }
-            NamespaceOp::SetAttr { gfid, set } => match set {
+            NamespaceOp::SetAttr { gfid, set, .. } => match set {
                 SetAttr { size: Some(_), .. } => Some((*gfid, Want::Alone)),
                 SetAttr { atime: None, mtime: None, .. } => None,
                 _ => Some((*gfid, Want::Current)),
@@ -518,6 +528,11 @@ fn is_kept(op: &NamespaceOp) -> bool {
             | NamespaceOp::ReturnLease { .. }
             | NamespaceOp::Lock { .. }
     )
+}
+
+/// Is it answered only when everything committed is on disk?
+fn is_synced(op: &NamespaceOp) -> bool {
+    matches!(op, NamespaceOp::Sync | NamespaceOp::SetAttr { sync: true, .. })
 }
 
 /// May it be carried out before all leases and opens are known again?

@@ -8,12 +8,12 @@ use std::cell::Cell;
 use std::time::Duration;
 
 impl<S: Store> Service<S> {
-    /// Carries a request out. `None` when the answer comes later (`Sync`).
+    /// Carries a request out. `None` when the answer comes later (`Lock`).
     pub(super) fn perform(&mut self, now: Duration, pending: Pending) -> Result<Option<Reply>, StoreError> {
         if let NamespaceOp::Lock { gfid, owner, op } = pending.request.op {
             return self.lock(now, &pending, (gfid, owner, op));
         }
-        let Pending { token, request, repeated, .. } = pending;
+        let Pending { request, repeated, .. } = pending;
         let session = request.session;
         if self.full && repeated.is_none() && is_growing(&request.op) {
             return Ok(Some(Reply::Errno(libc::ENOSPC)));
@@ -47,13 +47,10 @@ impl<S: Store> Service<S> {
                 Reply::Done
             }
             NamespaceOp::Mount => Reply::TryAgain,
-            NamespaceOp::Sync => {
-                self.events.push(super::Event::Sync { token });
-                return Ok(None);
-            }
+            NamespaceOp::Sync => Reply::Done,
             NamespaceOp::Create { open: Some(mode), .. } => self.create_open(now, &request, *mode, repeated)?,
             NamespaceOp::ReadDir { .. } => self.list(&request)?,
-            NamespaceOp::SetAttr { gfid, set } => {
+            NamespaceOp::SetAttr { gfid, set, .. } => {
                 let reply = self.change(now, &request)?;
                 if set.size.is_some() && matches!(reply, Reply::Attr(_)) {
                     self.namespace.size_given_up(*gfid)?;

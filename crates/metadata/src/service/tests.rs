@@ -191,7 +191,7 @@ fn stat_by_another_session_sees_what_the_writer_wrote() {
 fn truncate_by_another_session_comes_after_the_writers_last_words() {
     let mut rig = Rig::new();
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
-    let (_, events) = rig.send(B, NamespaceOp::SetAttr { gfid, set: sized(10) });
+    let (_, events) = rig.send(B, NamespaceOp::SetAttr { gfid, set: sized(10), sync: false });
     assert_eq!(recalls(&events), [(A, None)]);
     let waiting = rig.token;
     let (_, events) = rig.send(A, give_back(gfid, None, sized(999)));
@@ -427,4 +427,22 @@ fn full_disk_refuses_growth_only() {
     assert_eq!(rig.call(A, unlink("f")), Reply::Done);
     rig.service.set_full(false);
     rig.create(A, "g", None);
+}
+
+#[test]
+fn attributes_may_be_set_and_synced_in_one_request() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    let op = NamespaceOp::SetAttr { gfid, set: sized(10), sync: true };
+    let synced = |rig: &Rig, events: &[Event]| match events {
+        [Event::Sync { token, reply: Reply::Attr(attr) }] => *token == rig.token && attr.size == 10,
+        _ => false,
+    };
+    let (number, events) = rig.send(A, op.clone());
+    assert!(synced(&rig, &events), "{events:?}");
+    let events = rig.send_as(A, number, op); // the connection was lost: perhaps before the sync
+    assert!(synced(&rig, &events), "{events:?}");
+    let missing = NamespaceOp::SetAttr { gfid: Gfid::of_inode(999), set: sized(10), sync: true };
+    assert!(matches!(rig.call(A, missing), Reply::Errno(_)), "nothing to wait for");
+    rig.check();
 }

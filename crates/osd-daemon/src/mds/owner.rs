@@ -60,8 +60,8 @@ struct Sync {
 
 /// Waits for a sync.
 enum Waiter {
-    /// A request.
-    Request(u64),
+    /// A request, and its answer.
+    Request(u64, Reply),
     /// The data worker, for files to purge. Their objects may go only when the removal is on disk: after a power loss the
     /// file would be back, without its data.
     Purges(Sender<Vec<PurgeEntry>>, Vec<PurgeEntry>),
@@ -148,7 +148,7 @@ impl Owner {
                 self.sync.persister = Some(persister);
                 for waiter in std::mem::take(&mut self.sync.running) {
                     match waiter {
-                        Waiter::Request(token) => self.answer(token, Reply::Done),
+                        Waiter::Request(token, reply) => self.answer(token, reply),
                         // The asker is gone only at the end.
                         Waiter::Purges(answer, entries) => drop(answer.send(entries)),
                     }
@@ -194,8 +194,8 @@ impl Owner {
             match event {
                 metadata::Event::Reply { token, reply } => self.answer(token, reply),
                 metadata::Event::Recall { session, recall } => self.recall(session, &recall),
-                metadata::Event::Sync { token } => {
-                    self.sync.waiting.push(Waiter::Request(token));
+                metadata::Event::Sync { token, reply } => {
+                    self.sync.waiting.push(Waiter::Request(token, reply));
                     wants_sync = true;
                 }
             }

@@ -192,6 +192,10 @@ fn serves_syncs_and_keeps_across_a_restart() {
     let client = Client::new(&rig.handle, mds.addr(), A);
     let made = client.create("f", None);
     assert_eq!(client.call(NamespaceOp::Sync), Reply::Done);
+    let (gfid, set) = (made.gfid, SetAttr { mode: Some(0o600), ..SetAttr::default() });
+    let Reply::Attr(made) = client.call(NamespaceOp::SetAttr { gfid, set, sync: true }) else {
+        panic!("no attributes")
+    };
     let second = start(rig.config.clone(), &rig.handle);
     assert!(matches!(second, Err(MdsError::Store(StoreError::Locked { .. }))), "{second:?}");
     mds.stop();

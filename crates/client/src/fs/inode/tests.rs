@@ -60,7 +60,7 @@ fn an_upgrade_keeps_what_is_dirty_and_an_open_asks_for_no_less() {
     assert_eq!(ticket, None, "dirty");
     let flush = state.begin_flush().expect("idle");
     assert_eq!((flush.set.size, flush.set.mtime), (Some(50), Some(time(9))));
-    state.flush_done(flush, true, 1);
+    state.flush_done(flush, Sent::Told, 1);
     let ticket = state.try_close().expect("nothing is left to say");
     assert_eq!(state.try_enter(Need { open: true, ..READ }, false), Entry::Wait, "the close comes first");
     state.close_done(ticket, true);
@@ -217,11 +217,11 @@ fn a_change_during_a_flush_stays_dirty() {
     let flush = state.begin_flush().expect("idle");
     assert!(state.begin_flush().is_none(), "one at a time");
     state.wrote(20, time(3));
-    state.flush_done(flush, true, 1);
+    state.flush_done(flush, Sent::Told, 1);
     assert!(state.is_dirty());
     let flush = state.begin_flush().expect("idle");
     assert_eq!(flush.set.size, Some(20));
-    state.flush_done(flush, false, 2);
+    state.flush_done(flush, Sent::No, 2);
     assert!(state.is_dirty(), "not sent");
 }
 
@@ -230,7 +230,7 @@ fn an_answer_older_than_a_flush_does_not_turn_time_back() {
     let mut state = leased(LeaseMode::Write, 0);
     state.wrote(10, time(5));
     let flush = state.begin_flush().expect("idle");
-    state.flush_done(flush, true, 8);
+    state.flush_done(flush, Sent::Told, 8);
     let mut old = attr(0);
     state.merge(&mut old, 7);
     assert_eq!((old.size, old.mtime), (10, time(5)));
@@ -295,4 +295,29 @@ fn an_expired_session_has_the_next_open_drop_what_is_cached() {
     assert!(!state.opened());
     state.fenced();
     assert!(!state.expired(), "no lease, no pages");
+}
+
+#[test]
+fn a_size_is_synced_when_all_that_was_told_is() {
+    let mut state = leased(LeaseMode::Write, 0);
+    assert!(state.is_size_synced(), "nothing was told");
+    state.wrote(10, time(2));
+    assert!(!state.is_size_synced(), "not told");
+    let flush = state.begin_flush().expect("idle");
+    state.flush_done(flush, Sent::Told, 1);
+    assert!(!state.is_size_synced(), "told, not synced");
+    let before = state.tellings();
+    state.wrote(20, time(3));
+    let flush = state.begin_flush().expect("idle");
+    state.flush_done(flush, Sent::Told, 2);
+    state.tellings_synced(before);
+    assert!(!state.is_size_synced(), "told after the sync began");
+    state.tellings_synced(state.tellings());
+    assert!(state.is_size_synced());
+    state.wrote(30, time(4));
+    let flush = state.begin_flush().expect("idle");
+    state.flush_done(flush, Sent::Synced, 3);
+    assert!(state.is_size_synced(), "told and synced at once");
+    state.wrote(30, time(5));
+    assert!(state.is_size_synced(), "times do not count");
 }

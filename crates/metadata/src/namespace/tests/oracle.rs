@@ -119,7 +119,7 @@ impl Oracle {
                 Ok(Reply::Attr(self.nodes[&child].attr))
             }
             NamespaceOp::GetAttr { gfid } => Ok(Reply::Attr(self.node(*gfid)?.attr)),
-            NamespaceOp::SetAttr { gfid, set } => self.set_attr(*gfid, set, now),
+            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(*gfid, set, now),
             NamespaceOp::Create { parent, name, .. } => {
                 Self::name(name)?;
                 if self.dir(*parent)?.children.contains_key(name) {

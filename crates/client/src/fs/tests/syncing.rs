@@ -1,0 +1,76 @@
+//! What fsync and fdatasync ask of the metadata service.
+
+use super::*;
+
+/// A file of four bytes, of which all is on disk.
+fn synced_file(fs: &LocalFs<Model>) -> Gfid {
+    let gfid = create(fs, "file");
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"data"), false, at(2)).await.expect("write");
+        fs.fsync(gfid, false, at(2)).await.expect("fsync");
+    });
+    let mut world = fs.backend.world.borrow_mut();
+    (world.told, world.syncs) = (Vec::new(), 0);
+    drop(world);
+    gfid
+}
+
+/// Size and time of change that the service was told, and whether it was to sync that.
+type Told = (Option<u64>, Option<Timestamp>, bool);
+
+/// What it was told since it was looked last, and how often it was asked to sync alone.
+fn asked(fs: &LocalFs<Model>) -> (Vec<Told>, u32) {
+    let mut world = fs.backend.world.borrow_mut();
+    let told = std::mem::take(&mut world.told).iter().map(|(set, sync)| (set.size, set.mtime, *sync)).collect();
+    (told, std::mem::take(&mut world.syncs))
+}
+
+#[test]
+fn fsync_tells_and_syncs_in_one_trip() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(3)).await.expect("write");
+        fs.fsync(gfid, false, at(3)).await.expect("fsync");
+        assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
+        fs.fsync(gfid, false, at(4)).await.expect("fsync");
+        assert_eq!(asked(fs), (vec![], 1), "what others did to the file, a chmod say, is synced, too");
+        fs.write(gfid, 4, Bytes::from_static(b"more"), false, at(5)).await.expect("write");
+        fs.fsync(gfid, true, at(5)).await.expect("fdatasync");
+        assert_eq!(asked(fs), (vec![(Some(8), Some(at(5).now), true)], 0), "the size is needed to read the data");
+    });
+}
+
+#[test]
+fn fdatasync_leaves_times_for_later() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(3)).await.expect("write");
+        fs.fsync(gfid, true, at(3)).await.expect("fdatasync");
+        assert_eq!(asked(fs), (vec![], 0));
+        assert!(fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"), "but the data is synced");
+        fs.fsync(gfid, false, at(4)).await.expect("fsync");
+        assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
+    });
+}
+
+#[test]
+fn fdatasync_syncs_a_size_that_was_told_without() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    block_on(async {
+        fs.setattr(gfid, truncate(2), at(3)).await.expect("truncate");
+        assert_eq!(asked(fs), (vec![(Some(2), Some(at(3).now), false)], 0));
+        fs.backend.world.borrow_mut().refuses_to_sync = true;
+        assert_eq!(fs.fsync(gfid, true, at(4)).await.expect_err("refused").errno(), errno::EIO);
+        fs.backend.world.borrow_mut().refuses_to_sync = false;
+        fs.fsync(gfid, true, at(4)).await.expect("fdatasync");
+        assert_eq!(asked(fs), (vec![], 2), "asked again after a failure");
+        fs.fsync(gfid, true, at(5)).await.expect("fdatasync");
+        assert_eq!(asked(fs), (vec![], 0), "and not after a success");
+    });
+}
