@@ -1,68 +1,27 @@
 //! Checksums of sectors.
 //!
-//! Contract: the numbers of the `crc32c` crate, sector by sector. A sector is too short for that crate to sum parts of it side by
-//! side, and a single chain of CRC instructions spends its time on their latency: here several sectors' chains run at once. What
-//! is applied was received a while ago and is no longer in the cache: so it is asked for ahead, which the CPU does not do by itself
-//! for streams as short as a sector.
+//! Contract: those of [`messenger::sums`], as the table of a fragment stores them.
 
 use super::SECTOR_BYTES;
+use messenger::sums::block_crcs;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
-/// Sectors summed at once: the instruction's latency is three cycles on common CPUs, and one begins each cycle.
-const LANES: usize = 4;
-/// How many groups of that many sectors ahead memory is asked for.
-const AHEAD_GROUPS: usize = 2;
+
+const _: () = assert!(SECTOR == messenger::sums::BLOCK_BYTES);
 
 /// The checksum of one sector as the table stores it: its CRC32C, or 1 where that is 0, which means "never written".
 pub fn sector_crc(sector: &[u8]) -> u32 {
-    crc32c::crc32c(sector).max(1)
+    stored(crc32c::crc32c(sector))
+}
+
+/// A sector's CRC32C as the table stores it.
+pub(crate) fn stored(crc: u32) -> u32 {
+    crc.max(1)
 }
 
 /// Appends the checksum of every sector of `bytes`, whole sectors, to `crcs`.
 pub fn sector_crcs(bytes: &[u8], crcs: &mut impl Extend<u32>) {
-    let (sectors, rest) = bytes.as_chunks::<SECTOR>();
-    debug_assert!(rest.is_empty());
-    #[cfg(target_arch = "x86_64")]
-    let sectors = if std::arch::is_x86_feature_detected!("sse4.2") {
-        let (groups, rest) = sectors.as_chunks::<LANES>();
-        for (at, group) in groups.iter().enumerate() {
-            let ahead = groups.get(at + AHEAD_GROUPS).unwrap_or(group);
-            // SAFETY: the CPU has SSE4.2.
-            crcs.extend(unsafe { x86::crcs(group, ahead) });
-        }
-        rest
-    } else {
-        sectors
-    };
-    crcs.extend(sectors.iter().map(|sector| sector_crc(sector)));
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{LANES, SECTOR};
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_crc32_u64, _mm_prefetch};
-
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
-
-    /// The checksums of a group; meanwhile `ahead` comes into the cache.
-    #[target_feature(enable = "sse4.2")]
-    pub(super) fn crcs(group: &[[u8; SECTOR]; LANES], ahead: &[[u8; SECTOR]; LANES]) -> [u32; LANES] {
-        let lanes = group.each_ref().map(|sector| sector.as_chunks::<8>().0);
-        let mut sums = [u64::from(u32::MAX); LANES];
-        for at in 0..SECTOR / 8 {
-            if (at * 8).is_multiple_of(LINE) {
-                for sector in ahead {
-                    // SAFETY: `at * 8 < SECTOR`; a prefetch changes nothing.
-                    unsafe { _mm_prefetch::<_MM_HINT_T0>(sector.as_ptr().add(at * 8).cast()) };
-                }
-            }
-            for (sum, words) in sums.iter_mut().zip(lanes) {
-                *sum = _mm_crc32_u64(*sum, u64::from_le_bytes(words[at]));
-            }
-        }
-        sums.map(|sum| (!sum as u32).max(1))
-    }
+    block_crcs(bytes, |some| crcs.extend(some.iter().map(|crc| stored(*crc))));
 }
 
 #[cfg(test)]
