@@ -26,8 +26,9 @@ pub const BUFFER_BYTES_MAX: usize = 16 << 20;
 /// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000 mappings: a hundred times
 /// what pools may keep of the smallest.
 pub const MAPPED_BYTES_MIN: usize = 32 << 10;
-/// Size classes are powers of two from one page to the largest buffer.
-const CLASSES: usize = (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize + 1;
+/// Size classes are powers of two from one page to the largest buffer, and from two pages on one and a half times these: the shards of a
+/// write to 2+1 have that size together.
+const CLASSES: usize = 2 * (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
@@ -248,12 +249,21 @@ impl Memory {
 }
 
 fn class_of(len: usize) -> usize {
-    let pages = len.div_ceil(PAGE_BYTES).max(1).next_power_of_two();
-    pages.trailing_zeros() as usize
+    let pages = len.div_ceil(PAGE_BYTES).max(1);
+    let power = pages.next_power_of_two();
+    let class = (2 * power.trailing_zeros() as usize).saturating_sub(1);
+    // Three quarters of it are enough?
+    if class >= 3 && pages <= power / 4 * 3 { class - 1 } else { class }
 }
 
+/// In order: 1, 2, 3, 4, 6, 8, 12, 16 ... pages.
 fn class_bytes(class: usize) -> usize {
-    PAGE_BYTES << class
+    let pages = match (class, class % 2) {
+        (0, _) => 1,
+        (_, 1) => 2 << (class / 2),
+        _ => 3 << (class / 2 - 1),
+    };
+    PAGE_BYTES * pages
 }
 
 /// A page-aligned buffer that returns to its pool on drop.
@@ -336,6 +346,22 @@ mod tests {
     }
 
     #[test]
+    fn a_class_is_the_least_that_is_enough() {
+        let sizes: Vec<usize> = (0..CLASSES).map(class_bytes).collect();
+        assert_eq!(sizes[..8], [1, 2, 3, 4, 6, 8, 12, 16].map(|pages| pages * PAGE_BYTES));
+        assert_eq!(sizes[CLASSES - 1], BUFFER_BYTES_MAX);
+        assert!(sizes.is_sorted());
+        for (class, bytes) in sizes.iter().enumerate() {
+            assert_eq!(class_of(*bytes), class);
+            assert_eq!(class_of(bytes - 1), class);
+            if class + 1 < CLASSES {
+                assert_eq!(class_of(bytes + 1), class + 1);
+            }
+        }
+        assert_eq!(class_of(0), 0);
+    }
+
+    #[test]
     fn new_memory_is_zero() {
         for len in [PAGE_BYTES, MAPPED_BYTES_MIN, BUFFER_BYTES_MAX] {
             let pool = Arc::new(Pool::new(0, &LockTable::default()));
@@ -363,7 +389,7 @@ mod tests {
         assert_eq!(pool.retained_bytes(), 13 * PAGE_BYTES, "one of four pages went");
         drop([(); 8].map(|()| pool.take(1)));
         let kept = pool.free.lock().classes.each_ref().map(|class| class.buffers.len());
-        assert_eq!((kept[0], kept[2]), (8, 2));
+        assert_eq!((kept[0], kept[class_of(4 * PAGE_BYTES)]), (8, 2));
         drop([(); 30].map(|()| pool.take(1)));
         assert!(pool.retained_bytes() <= 16 * PAGE_BYTES);
     }

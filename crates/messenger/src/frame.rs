@@ -30,6 +30,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::buffer::{BUFFER_BYTES_MAX, Pool, PooledBuf};
+use crate::sums::{self, BLOCK_BYTES};
 
 /// First four bytes of every frame, `"TRFL"` read as a little-endian number.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TRFL");
@@ -90,6 +91,9 @@ pub struct Message {
     pub data: Bytes,
     /// CRC32C of `data`, if the sender has it already; always there on receipt, and checked.
     pub data_crc: Option<u32>,
+    /// CRC32C of each [`BLOCK_BYTES`] of `data`: on receipt, where [`crate::SessionConfig::block_crcs`] asks for them and the data is whole
+    /// blocks. Never sent.
+    pub block_crcs: Option<Box<[u32]>>,
 }
 
 /// What is needed to answer a request once its message has been taken apart.
@@ -106,7 +110,7 @@ pub struct ReplyTo {
 impl Message {
     /// A message with no flags and no id, as [`crate::Connection::send`] and [`crate::Connection::call`] take it.
     pub fn new(class: TrafficClass, kind: u16, front: Bytes, data: Bytes) -> Message {
-        Message { class, kind, flags: 0, id: 0, front, data, data_crc: None }
+        Message { class, kind, flags: 0, id: 0, front, data, data_crc: None, block_crcs: None }
     }
 
     /// Where the answer goes.
@@ -347,6 +351,7 @@ enum State {
 /// Encoder and decoder of frames. Data segments are put into buffers of a pool.
 pub struct FrameCodec {
     limits: FrameLimits,
+    block_crcs: bool,
     pool: Arc<Pool>,
     state: State,
 }
@@ -354,7 +359,12 @@ pub struct FrameCodec {
 impl FrameCodec {
     /// A codec at the start of a stream.
     pub fn new(limits: FrameLimits, pool: Arc<Pool>) -> FrameCodec {
-        FrameCodec { limits, pool, state: State::Header }
+        FrameCodec { limits, block_crcs: false, pool, state: State::Header }
+    }
+
+    /// The same; frames then have [`Message::block_crcs`] if `wanted`.
+    pub fn with_block_crcs(self, wanted: bool) -> FrameCodec {
+        FrameCodec { block_crcs: wanted, ..self }
     }
 
     /// Is the decoder inside a frame, its header taken?
@@ -424,22 +434,36 @@ impl FrameCodec {
                     };
                     let (front_crc, data_crc) = (trailer.get_u32_le(), trailer.get_u32_le());
                     src.advance(TRAILER_BYTES);
-                    return finish(header, front, data, front_crc, data_crc).map(Some);
+                    let is_blocks = self.block_crcs && !data.is_empty() && data.len().is_multiple_of(BLOCK_BYTES);
+                    return finish(header, front, data, (front_crc, data_crc), is_blocks).map(Some);
                 }
             }
         }
     }
 }
 
-fn finish(header: Header, front: Bytes, data: Bytes, front_crc: u32, data_crc: u32) -> Result<Frame, FrameError> {
+fn finish(
+    header: Header,
+    front: Bytes,
+    data: Bytes,
+    (front_crc, data_crc): (u32, u32),
+    is_blocks: bool,
+) -> Result<Frame, FrameError> {
     if crc32c::crc32c(&front) != front_crc {
         return Err(FrameError::FrontCrc);
     }
-    if crc32c::crc32c(&data) != data_crc {
+    // One pass gives both: the sum of the whole follows from the blocks'.
+    let block_crcs = is_blocks.then(|| {
+        let mut crcs = Vec::with_capacity(data.len() / BLOCK_BYTES);
+        sums::block_crcs(&data, |some| crcs.extend_from_slice(some));
+        crcs.into_boxed_slice()
+    });
+    let found = block_crcs.as_ref().map_or_else(|| crc32c::crc32c(&data), |crcs| sums::joined(crcs));
+    if found != data_crc {
         return Err(FrameError::DataCrc);
     }
     let Header { class, kind, flags, id, seq, ack, .. } = header;
-    let message = Message { class, kind, flags, id, front, data, data_crc: Some(data_crc) };
+    let message = Message { class, kind, flags, id, front, data, data_crc: Some(data_crc), block_crcs };
     Ok(Frame { seq, ack, message })
 }
 

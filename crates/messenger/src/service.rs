@@ -163,6 +163,8 @@ pub enum ConnState {
 pub struct SessionConfig {
     /// Largest segments taken and sent.
     pub limits: FrameLimits,
+    /// Received data comes with the checksum of each block ([`Message::block_crcs`]), made while it is checked.
+    pub block_crcs: bool,
     /// Bytes sent and not yet acknowledged, or about to be sent; beyond it calls wait.
     pub send_bytes_max: usize,
     /// Bytes of one-way messages and replies that may wait behind that; beyond it the connection is closed.
@@ -210,6 +212,7 @@ impl Default for SessionConfig {
     fn default() -> SessionConfig {
         SessionConfig {
             limits: FrameLimits::default(),
+            block_crcs: false,
             send_bytes_max: 64 << 20,
             held_bytes_max: 256 << 20,
             pause_bytes: 16 << 20,

@@ -5,7 +5,7 @@
 //! power loss). Of a fragment file the bytes reach the page cache at once, checksums and end only with a flush or sync.
 
 use bytes::Bytes;
-use ec_store::pg::shard::{Change, Delta, Item, Lsn, Payload, PgState, Record, Replay, ShardStore, StoreError};
+use ec_store::pg::shard::{Change, Delta, Item, Lsn, Payload, PgState, Record, Replay, ShardStore, StoreError, Summed};
 use protocol::{Gfid, ObjectId, PgId, Profile, Rule, Rules};
 use std::ops::Range;
 
@@ -384,7 +384,7 @@ impl Disk {
     fn change(&mut self, o: usize, change: &Change<'_>) {
         let of_data = |data: &Bytes| tags_of(data).map(crc).collect::<Vec<u32>>();
         match *change {
-            Change::Write { offset, data, logical_end } => {
+            Change::Write { offset, data, logical_end, .. } => {
                 self.put(o, offset, tags_of(data));
                 self.publish(o, offset, &of_data(data), logical_end);
             }
@@ -479,7 +479,13 @@ impl ShardStore for Disk {
         self.files[number(object)].is_none_or(|file| file.crcs[sectors(range)].iter().all(|crc| *crc == 0))
     }
 
-    fn write_direct(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Bytes) -> Result<Box<[u32]>, StoreError> {
+    fn write_direct(
+        &mut self,
+        _: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Box<[u32]>, StoreError> {
         if self.full {
             return Err(StoreError::NoSpace);
         }

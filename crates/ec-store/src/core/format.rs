@@ -121,7 +121,7 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
             let whole = crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
             whole.then_some(Payload::Direct(crcs))?
         }
-        (Op::Write, _) => (data.len() == length as usize).then(|| Payload::Journalled(data.clone()))?,
+        (Op::Write, _) => (data.len() == length as usize).then(|| Payload::Journalled(data.clone().into()))?,
         _ => Payload::Nothing,
     };
     let record = Record {
@@ -153,13 +153,13 @@ mod tests {
     fn records_and_deltas_round_trip() {
         let pg = PgId { pool: PoolId::new(3), number: 9 };
         let object = ObjectId { gfid: Gfid::of_inode(5), index: 2 };
-        for payload in [Payload::Journalled(vec![7; 1024].into()), Payload::Direct([1, 2].into())] {
+        for payload in [Payload::Journalled(Bytes::from(vec![7; 1024]).into()), Payload::Direct([1, 2].into())] {
             let (session, seq, touch) = (SessionId::new(4), Seq::new(8), ShardSet::first(3));
             let (op, offset, length, logical_end) = (Op::Write, 512, 1024, 99);
             let record = Record { session, seq, object, op, touch, offset, length, logical_end, payload };
             let (kind, data) = match &record.payload {
                 Payload::Direct(crcs) => (DIRECT, crcs.iter().flat_map(|c| c.to_le_bytes()).collect()),
-                Payload::Journalled(data) => (RECORD, data.clone()),
+                Payload::Journalled(data) => (RECORD, Bytes::clone(data)),
                 Payload::Nothing => unreachable!("not tried"),
             };
             let front = Bytes::copy_from_slice(RecordHead::new(pg, &record).as_bytes());

@@ -45,7 +45,7 @@ use crate::fragment::{FragmentConfig, FragmentError};
 use crate::fullness::FullRatios;
 use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
-use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError};
+use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError, Summed};
 use crate::space::DiskUse;
 use crate::superblock::DataDir;
 use backlog::Backlog;
@@ -502,7 +502,8 @@ impl<O: Outlet> Core<O> {
         state.stats.writes += 1;
         state.stats.write_bytes += message.data.len() as u64;
         state.store.data_crc = message.data_crc;
-        if self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, message.data)) {
+        let data = Summed::new(message.data, message.block_crcs);
+        if self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, data)) {
             self.shared.state.borrow_mut().waiting.writes.push(began);
         }
         Ok(())

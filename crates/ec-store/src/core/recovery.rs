@@ -516,7 +516,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 // a fragment made anew, or its header, knows no end
                 let (profile, logical_end) = (shard.view().pg.profile, whole.logical_end);
                 let mut changes = vec![Change::Punch { offset, length, logical_end }];
-                changes.extend(data.iter().map(|(at, data)| Change::Write { offset: *at, data, logical_end }));
+                changes.extend(data.iter().map(|(at, data)| Change::Write {
+                    offset: *at,
+                    data,
+                    crcs: None,
+                    logical_end,
+                }));
                 store.apply(self.pg, &profile, object, &changes)?;
                 store.note_rebuilt(self.pg, object);
                 Ok::<bool, CoreError>(true)

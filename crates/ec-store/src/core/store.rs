@@ -8,7 +8,7 @@ use crate::fragment::{
 };
 use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
-use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, ShardStore, StoreError};
+use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, ShardStore, StoreError, Summed};
 use crate::space::DiskSpace;
 use bytes::Bytes;
 use protocol::shard::space_taken;
@@ -48,6 +48,7 @@ pub struct CoreStore {
     poisoned: Option<String>,
     crcs: Vec<u32>,
     gather: Vec<u8>,
+    gathered_crcs: Vec<u32>,
 }
 
 /// What a sync must sync before the journal.
@@ -107,6 +108,7 @@ impl CoreStore {
             poisoned: None,
             crcs: Vec::new(),
             gather: Vec::new(),
+            gathered_crcs: Vec::new(),
         }
     }
 
@@ -264,7 +266,9 @@ impl CoreStore {
 
     fn change(&mut self, key: FragmentKey, profile: Profile, change: &Change<'_>) -> Result<(), FragmentError> {
         match *change {
-            Change::Write { offset, data, logical_end } => self.write_through(key, profile, offset, data, logical_end),
+            Change::Write { offset, data, crcs, logical_end } => {
+                self.write_through(key, profile, offset, (data, crcs), logical_end)
+            }
             Change::Publish { offset, crcs, logical_end } => {
                 self.fragments.get_or_create(key, profile)?.publish(offset, crcs, Self::mark(logical_end))
             }
@@ -294,14 +298,17 @@ impl CoreStore {
         key: FragmentKey,
         profile: Profile,
         offset: u64,
-        data: &[u8],
+        (data, crcs): (&[u8], Option<&[u32]>),
         logical_end: u64,
     ) -> Result<(), FragmentError> {
-        let mut crcs = std::mem::take(&mut self.crcs);
-        crcs.clear();
-        sector_crcs(data, &mut crcs);
-        let result = self.fragments.write(key, profile, offset, data, &crcs, Self::mark(logical_end));
-        self.crcs = crcs;
+        let mut made = std::mem::take(&mut self.crcs);
+        let crcs = crcs.unwrap_or_else(|| {
+            made.clear();
+            sector_crcs(data, &mut made);
+            &made
+        });
+        let result = self.fragments.write(key, profile, offset, data, crcs, Self::mark(logical_end));
+        self.crcs = made;
         self.space.wrote(space_taken(data.len() as u64));
         result
     }
@@ -321,18 +328,22 @@ impl CoreStore {
                 at += 1;
                 continue;
             }
-            let mut gather = std::mem::take(&mut self.gather);
+            let (mut gather, mut sums) = (std::mem::take(&mut self.gather), std::mem::take(&mut self.gathered_crcs));
             gather.clear();
-            let (mut first, mut end) = (0, 0);
+            sums.clear();
+            let (mut first, mut end, mut summed) = (0, 0, true);
             for (n, change) in changes[at..at + run].iter().enumerate() {
-                if let Change::Write { offset, data, logical_end } = change {
+                if let Change::Write { offset, data, crcs, logical_end } = change {
                     first = if n == 0 { *offset } else { first };
                     end = end.max(*logical_end);
                     gather.extend_from_slice(data);
+                    summed &= crcs.is_some();
+                    sums.extend_from_slice(crcs.unwrap_or_default());
                 }
             }
-            let result = self.write_through(key, profile, first, &gather, end);
-            self.gather = gather;
+            let bytes = (&*gather, summed.then_some(&*sums));
+            let result = self.write_through(key, profile, first, bytes, end);
+            (self.gather, self.gathered_crcs) = (gather, sums);
             result?;
             at += run;
         }
@@ -383,6 +394,7 @@ impl ShardStore for CoreStore {
                 match &record.payload {
                     Payload::Journalled(data) => {
                         placed = space_taken(data.len() as u64);
+                        let data: &Bytes = data;
                         let data = std::slice::from_ref(data);
                         self.journal.append(format::RECORD, head.as_bytes(), data, crc)
                     }
@@ -410,7 +422,7 @@ impl ShardStore for CoreStore {
         pg: PgId,
         object: ObjectId,
         offset: u64,
-        data: &Bytes,
+        data: &Summed,
     ) -> Result<Box<[u32]>, StoreError> {
         self.check_poison()?;
         let place = *self.places.get(&pg).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
@@ -419,9 +431,14 @@ impl ShardStore for CoreStore {
         file.write_data_only(offset, data).map_err(Self::fragment_error)?;
         self.space.wrote(space_taken(data.len() as u64));
         self.direct.insert(key, file);
-        let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
-        sector_crcs(data, &mut crcs);
-        Ok(crcs.into())
+        Ok(data.crcs().map_or_else(
+            || {
+                let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
+                sector_crcs(data, &mut crcs);
+                crcs.into()
+            },
+            Box::from,
+        ))
     }
 
     fn apply(

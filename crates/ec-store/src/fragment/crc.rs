@@ -1,21 +1,22 @@
 //! Checksums of sectors.
 //!
-//! Contract: the numbers of the `crc32c` crate, sector by sector. A sector is too short for that crate to sum parts of it side by
-//! side, and a single chain of CRC instructions spends its time on their latency: here several sectors' chains run at once. What
-//! is applied was received a while ago and is no longer in the cache: so it is asked for ahead, which the CPU does not do by itself
-//! for streams as short as a sector.
+//! Contract: those of [`messenger::sums`], as the table of a fragment stores them.
 
 use super::SECTOR_BYTES;
+use messenger::sums;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
-/// Sectors summed at once: the instruction's latency is three cycles on common CPUs, and one begins each cycle.
-const LANES: usize = 4;
-/// How many groups of that many sectors ahead memory is asked for.
-const AHEAD_GROUPS: usize = 2;
+
+const _: () = assert!(SECTOR == sums::BLOCK_BYTES);
 
 /// The checksum of one sector as the table stores it: its CRC32C, or 1 where that is 0, which means "never written".
 pub fn sector_crc(sector: &[u8]) -> u32 {
-    crc32c::crc32c(sector).max(1)
+    stored(crc32c::crc32c(sector))
+}
+
+/// A sector's CRC32C as the table stores it.
+pub(crate) fn stored(crc: u32) -> u32 {
+    crc.max(1)
 }
 
 /// The CRC32C of sectors that lie one behind the other, made of theirs: nobody looks at the bytes again.
@@ -36,8 +37,8 @@ impl JoinedCrc {
             self.0 = match (self.0, crc) {
                 // The sum of such a sector is 0 or 1: see [`sector_crc`].
                 (None, _) | (_, 1) => None,
-                (Some(sum), 0) => Some(before_a_sector(sum) ^ ZEROS_CRC),
-                (Some(sum), crc) => Some(before_a_sector(sum) ^ crc),
+                (Some(sum), 0) => Some(sums::with_block(sum, sums::ZEROS_CRC)),
+                (Some(sum), crc) => Some(sums::with_block(sum, crc)),
             };
         }
     }
@@ -53,91 +54,9 @@ impl JoinedCrc {
     }
 }
 
-/// CRC32C's polynomial, reflected.
-const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// CRC32C of a sector of zeros.
-const ZEROS_CRC: u32 = !over_zeros(u32::MAX);
-/// What each byte of a checksum becomes when a sector follows.
-static BEFORE_A_SECTOR: [[u32; 256]; 4] = before_a_sector_table();
-
-/// A CRC's register after so many zero bits as a sector has.
-const fn over_zeros(mut register: u32) -> u32 {
-    let mut bit = 0;
-    while bit < SECTOR * 8 {
-        register = (register >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(register & 1));
-        bit += 1;
-    }
-    register
-}
-
-/// The register is a linear function of its bits.
-const fn before_a_sector_table() -> [[u32; 256]; 4] {
-    let mut table = [[0; 256]; 4];
-    let mut bit = 0;
-    while bit < 32 {
-        let (byte, mask, becomes) = (bit / 8, 1 << (bit % 8), over_zeros(1 << bit));
-        let mut value = 0;
-        while value < 256 {
-            if value & mask != 0 {
-                table[byte][value] ^= becomes;
-            }
-            value += 1;
-        }
-        bit += 1;
-    }
-    table
-}
-
-/// What the checksum of some bytes adds to that of the same bytes and a sector behind them.
-fn before_a_sector(sum: u32) -> u32 {
-    sum.to_le_bytes().iter().zip(&BEFORE_A_SECTOR).fold(0, |all, (byte, table)| all ^ table[usize::from(*byte)])
-}
-
 /// Appends the checksum of every sector of `bytes`, whole sectors, to `crcs`.
 pub fn sector_crcs(bytes: &[u8], crcs: &mut impl Extend<u32>) {
-    let (sectors, rest) = bytes.as_chunks::<SECTOR>();
-    debug_assert!(rest.is_empty());
-    #[cfg(target_arch = "x86_64")]
-    let sectors = if std::arch::is_x86_feature_detected!("sse4.2") {
-        let (groups, rest) = sectors.as_chunks::<LANES>();
-        for (at, group) in groups.iter().enumerate() {
-            let ahead = groups.get(at + AHEAD_GROUPS).unwrap_or(group);
-            // SAFETY: the CPU has SSE4.2.
-            crcs.extend(unsafe { x86::crcs(group, ahead) });
-        }
-        rest
-    } else {
-        sectors
-    };
-    crcs.extend(sectors.iter().map(|sector| sector_crc(sector)));
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{LANES, SECTOR};
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_crc32_u64, _mm_prefetch};
-
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
-
-    /// The checksums of a group; meanwhile `ahead` comes into the cache.
-    #[target_feature(enable = "sse4.2")]
-    pub(super) fn crcs(group: &[[u8; SECTOR]; LANES], ahead: &[[u8; SECTOR]; LANES]) -> [u32; LANES] {
-        let lanes = group.each_ref().map(|sector| sector.as_chunks::<8>().0);
-        let mut sums = [u64::from(u32::MAX); LANES];
-        for at in 0..SECTOR / 8 {
-            if (at * 8).is_multiple_of(LINE) {
-                for sector in ahead {
-                    // SAFETY: `at * 8 < SECTOR`; a prefetch changes nothing.
-                    unsafe { _mm_prefetch::<_MM_HINT_T0>(sector.as_ptr().add(at * 8).cast()) };
-                }
-            }
-            for (sum, words) in sums.iter_mut().zip(lanes) {
-                *sum = _mm_crc32_u64(*sum, u64::from_le_bytes(words[at]));
-            }
-        }
-        sums.map(|sum| (!sum as u32).max(1))
-    }
+    sums::block_crcs(bytes, |some| crcs.extend(some.iter().map(|crc| stored(*crc))));
 }
 
 #[cfg(test)]
@@ -207,7 +126,7 @@ mod tests {
     fn zeroing_end(from: u32) -> u32 {
         // Backwards through 32 shifts of the reflected polynomial: each that shifted out a one has the top bit set.
         let before = (0..32).fold(u32::MAX, |register, _| match register >> 31 {
-            1 => (register ^ POLYNOMIAL) << 1 | 1,
+            1 => (register ^ 0x82f6_3b78) << 1 | 1,
             _ => register << 1,
         });
         before ^ from

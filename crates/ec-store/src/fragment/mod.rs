@@ -29,7 +29,6 @@
 //!   dropped the pages, and a second sync that succeeds would mean nothing.
 
 mod changes;
-#[expect(unsafe_code, reason = "CRC instructions")]
 mod crc;
 mod file;
 mod header;
@@ -37,6 +36,7 @@ mod spare;
 mod store;
 mod table;
 
+pub(crate) use crc::stored;
 pub use crc::{JoinedCrc, sector_crc, sector_crcs};
 pub use file::{FragmentFile, sync_all};
 pub use store::{FragmentConfig, FragmentStore};

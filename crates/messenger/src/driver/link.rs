@@ -103,7 +103,8 @@ impl Driver {
     }
 
     fn codec(&self, cx: &Cx<'_>) -> FrameCodec {
-        FrameCodec::new(self.connection.config().limits, Arc::clone(cx.worker.pool()))
+        let config = self.connection.config();
+        FrameCodec::new(config.limits, Arc::clone(cx.worker.pool())).with_block_crcs(config.block_crcs)
     }
 
     /// Accepting side: the first socket of a new session.

@@ -12,7 +12,7 @@ fn message() -> impl Strategy<Value = Message> {
     (class, any::<u16>(), any::<u32>(), any::<u64>(), bytes(600), bytes(9000)).prop_map(
         |(class, kind, flags, id, front, data)| {
             let data_crc = Some(crc32c::crc32c(&data));
-            Message { class, kind, flags, id, front, data, data_crc }
+            Message { class, kind, flags, id, front, data, data_crc, block_crcs: None }
         },
     )
 }
@@ -131,6 +131,7 @@ fn header_bytes_are_as_documented() {
         front: Bytes::from_static(b"ab"),
         data: Bytes::new(),
         data_crc: None,
+        block_crcs: None,
     };
     let bytes = encode(&[Frame { seq: 8, ack: 9, message }]);
     assert_eq!(bytes.len(), OVERHEAD_BYTES + 2);
@@ -148,4 +149,22 @@ fn data_lies_on_pages() {
         encode(&[Frame { seq: 1, ack: 0, message: Message::new(TrafficClass::Client, 1, Bytes::new(), data) }]);
     let frame = codec(FrameLimits::default()).decode(&mut bytes).expect("valid").expect("whole");
     assert_eq!(frame.message.data.as_ptr().addr() % crate::buffer::PAGE_BYTES, 0);
+}
+
+#[test]
+fn sums_of_blocks_come_if_they_are_wanted() {
+    for (len, wanted, made) in [(2048, true, true), (2048, false, false), (2047, true, false), (0, true, false)] {
+        let data = Bytes::from_iter((0..len).map(|at| (at * 7) as u8));
+        let message = Message::new(TrafficClass::Client, 1, Bytes::new(), data.clone());
+        let good = encode(&[Frame { seq: 1, ack: 0, message }]);
+        let decode = |mut bytes: BytesMut| codec(FrameLimits::default()).with_block_crcs(wanted).decode(&mut bytes);
+        let message = decode(good.clone()).expect("valid").expect("whole").message;
+        let expected = made.then(|| data.chunks(crate::sums::BLOCK_BYTES).map(crc32c::crc32c).collect());
+        assert_eq!((message.block_crcs, message.data_crc), (expected, Some(crc32c::crc32c(&data))));
+        for at in (0..len).step_by(300) {
+            let mut bad = good.clone();
+            bad[HEADER_BYTES + at] ^= 0x10;
+            assert!(matches!(decode(bad), Err(CodecError::Frame(FrameError::DataCrc))), "byte {at} of {len}");
+        }
+    }
 }

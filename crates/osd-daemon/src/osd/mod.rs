@@ -427,6 +427,8 @@ impl Starting {
         listen.placement = config.ms_placement;
         listen.connections_max = config.ms_connections_max;
         listen.session.idle_timeout = config.ms_idle_timeout;
+        // what a write brings is checked, and summed by sector, in one pass
+        listen.session.block_crcs = true;
         let for_services = Arc::clone(&self.shared);
         let listener = runtime.handle().listen(listen, move |worker| service::make(&for_services, worker))?;
         let listener = Arc::new(listener);

@@ -173,16 +173,19 @@ impl Bench {
 
     fn deliver(&mut self, i: usize, request: Request) {
         let Some(core) = &self.cores[i] else { return };
-        let mut crc = None;
+        let (mut crc, mut block_crcs) = (None, None);
         let (kind, front, data) = match request {
             Request::Attach(m) => (Kind::Attach, Bytes::copy_from_slice(m.as_bytes()), Bytes::new()),
             Request::Write(m, data, data_crc) => {
                 crc = data_crc;
+                // As a daemon's listener makes them; every other time, so that applying meets records with and without.
+                block_crcs = m.seq.get().is_multiple_of(2).then(|| data.chunks(512).map(crc32c::crc32c).collect());
                 (Kind::Write, Bytes::copy_from_slice(m.as_bytes()), data)
             }
             Request::Mark(m) => (Kind::Mark, Bytes::copy_from_slice(m.as_bytes()), Bytes::new()),
         };
-        let message = Message { data_crc: crc, ..Message::new(TrafficClass::Client, kind.to_u16(), front, data) };
+        let message =
+            Message { data_crc: crc, block_crcs, ..Message::new(TrafficClass::Client, kind.to_u16(), front, data) };
         core.handle(&self.outlets[i], message).expect("well formed");
     }
 

@@ -308,9 +308,8 @@ impl PgShard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::shard::{Change, Item, Lsn};
+    use crate::pg::shard::{Change, Item, Lsn, Summed};
     use crate::pg::{PgView, SessionTable, ShardView};
-    use bytes::Bytes;
     use protocol::{Gfid, PgId, PoolId, Profile, ShardSet};
     use std::ops::Range;
     use std::sync::Arc;
@@ -333,7 +332,7 @@ mod tests {
             false
         }
 
-        fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Bytes) -> Result<Box<[u32]>, StoreError> {
+        fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
             Err(StoreError::NoSpace)
         }
 

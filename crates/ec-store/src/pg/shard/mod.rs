@@ -22,7 +22,7 @@ pub use keep::TrimStep;
 pub use log::{PgState, Replay};
 pub use member::{SnapPlan, SnapQuestion, Snapshot};
 pub use returning::RebuiltPiece;
-pub use store::{Change, Delta, Item, Lsn, Payload, Record, ShardStore, StoreError};
+pub use store::{Change, Delta, Item, Lsn, Payload, Record, ShardStore, StoreError, Summed};
 
 use super::view::{SessionStanding, ShardView};
 use bytes::Bytes;
@@ -297,13 +297,13 @@ impl PgShard {
         &mut self,
         store: &mut impl ShardStore,
         request: &WriteRequest,
-        data: Bytes,
+        data: impl Into<Summed>,
     ) -> Result<Outcome, StoreError> {
         let id = request.head.session();
         if let Err(status) = self.check(&request.head, false) {
             return Ok(Outcome::Refused(status));
         }
-        let Some(record) = self.record_of(request, data) else { return Ok(Outcome::Refused(Status::Invalid)) };
+        let Some(record) = self.record_of(request, data.into()) else { return Ok(Outcome::Refused(Status::Invalid)) };
         self.learn_stable(id, request.head.stable());
         let tail = self.session(id).tail();
         if record.seq <= tail {
@@ -321,7 +321,7 @@ impl PgShard {
         Ok(Outcome::Noted)
     }
 
-    fn record_of(&self, request: &WriteRequest, data: Bytes) -> Option<Record> {
+    fn record_of(&self, request: &WriteRequest, data: Summed) -> Option<Record> {
         let op = Op::from_u8(request.op)?;
         let (offset, length) = (request.offset.get(), request.length.get());
         let end = offset.checked_add(u64::from(length))?;

@@ -360,7 +360,12 @@ impl PgShard {
     ) -> Result<(), StoreError> {
         let logical_end = 0;
         let mut changes = vec![Change::Punch { offset: piece.offset, length: piece.length, logical_end }];
-        changes.extend(piece.data.iter().map(|(offset, data)| Change::Write { offset: *offset, data, logical_end }));
+        changes.extend(piece.data.iter().map(|(offset, data)| Change::Write {
+            offset: *offset,
+            data,
+            crcs: None,
+            logical_end,
+        }));
         store.apply(self.pg(), &self.view.pg.profile, object, &changes)
     }
 

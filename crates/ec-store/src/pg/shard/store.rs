@@ -3,6 +3,7 @@
 //! Contract: [`ShardStore::append`] only buffers; the owner flushes before answers leave. Everything else reaches the
 //! page cache before it returns. Positions grow with every append.
 
+use crate::fragment::stored;
 use bytes::Bytes;
 use protocol::shard::{Op, Status};
 use protocol::{ObjectId, PgId, Profile, Seq, SessionId, ShardIndex, ShardSet};
@@ -17,11 +18,46 @@ pub struct Lsn(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
     /// In the journal (and here).
-    Journalled(Bytes),
+    Journalled(Summed),
     /// In the fragment file, not published yet; the journal holds the CRC32C of each sector.
     Direct(Box<[u32]>),
     /// There are none, or they are applied and were let go.
     Nothing,
+}
+
+/// Bytes, with the checksums of their sectors if these are known already.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Summed {
+    bytes: Bytes,
+    crcs: Option<Box<[u32]>>,
+}
+
+impl Summed {
+    /// `crcs`: CRC32C of each sector as the frame's receiver made them; not of use if they are not as many as sectors.
+    pub fn new(bytes: Bytes, crcs: Option<Box<[u32]>>) -> Self {
+        let mut crcs = crcs.filter(|crcs| crcs.len() * Profile::SECTOR_BYTES as usize == bytes.len());
+        crcs.iter_mut().flatten().for_each(|crc| *crc = stored(*crc));
+        Self { bytes, crcs }
+    }
+
+    /// The checksum of each sector as fragments store it.
+    pub fn crcs(&self) -> Option<&[u32]> {
+        self.crcs.as_deref()
+    }
+}
+
+impl From<Bytes> for Summed {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, crcs: None }
+    }
+}
+
+impl std::ops::Deref for Summed {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
 }
 
 /// A write to one object as one shard has it.
@@ -67,7 +103,7 @@ impl Record {
     pub fn change(&self) -> Change<'_> {
         let (offset, logical_end) = (self.offset, self.logical_end);
         match (self.op, &self.payload) {
-            (Op::Write, Payload::Journalled(data)) => Change::Write { offset, data, logical_end },
+            (Op::Write, Payload::Journalled(data)) => Change::Write { offset, data, crcs: data.crcs(), logical_end },
             (Op::Write, Payload::Direct(crcs)) => Change::Publish { offset, crcs, logical_end },
             (Op::Punch, _) => Change::Punch { offset, length: u64::from(self.length), logical_end },
             (Op::Truncate, _) => Change::Truncate { offset, logical_end },
@@ -86,6 +122,8 @@ pub enum Change<'a> {
         offset: u64,
         /// The bytes, whole sectors.
         data: &'a Bytes,
+        /// Checksum of each sector ([`crate::fragment::sector_crc`]), if it is known.
+        crcs: Option<&'a [u32]>,
         /// In user bytes.
         logical_end: u64,
     },
@@ -197,8 +235,13 @@ pub trait ShardStore {
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
-    fn write_direct(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Bytes)
-    -> Result<Box<[u32]>, StoreError>;
+    fn write_direct(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Box<[u32]>, StoreError>;
 
     /// Changes a fragment file, making it if it is missing. Repeating changes is harmless.
     ///
@@ -217,4 +260,21 @@ pub trait ShardStore {
     /// # Errors
     /// `Io`.
     fn objects(&mut self, pg: PgId) -> Result<Vec<ObjectId>, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fragment::sector_crc;
+
+    #[test]
+    fn sums_count_if_they_are_of_all_sectors() {
+        let bytes = Bytes::from([[1; 512], [2; 512]].concat());
+        let sums = |crcs: &[u32]| Summed::new(bytes.clone(), Some(crcs.into())).crcs().map(<[u32]>::to_vec);
+        let found: Vec<u32> = bytes.chunks(512).map(crc32c::crc32c).collect();
+        assert_eq!(sums(&found), Some(bytes.chunks(512).map(sector_crc).collect()));
+        assert_eq!(sums(&[0, 7]), Some(vec![1, 7]), "0 is a hole's");
+        assert_eq!((sums(&[1]), sums(&[1, 2, 3]), sums(&[])), (None, None, None));
+        assert_eq!(Summed::from(bytes.clone()).crcs(), None);
+    }
 }
