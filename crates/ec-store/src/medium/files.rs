@@ -4,18 +4,12 @@ use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
 use crate::disk::{self, Space};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
-use smallvec::SmallVec;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
-
-/// One system call writes bytes between two multiples of this. Linux makes the page cache's units (folios) as large as the call that first
-/// writes there, and later walks all blocks of a unit for a call that writes some of them. On ext4, overwriting 2 / 32 / 512 KiB at random
-/// in a file of 512 MiB cost 17 / 22 / 73 us in units of 512 KiB, 6 / 9 / 75 in those of 128, 4 / 8 / 80 of 64 and 3 / 7 / 100 of 16.
-const CALL_BYTES_MAX: u64 = 64 << 10;
 
 /// The file systems of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -70,24 +64,9 @@ impl MediumFile for File {
     }
 
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let (mut slices, mut rest) = (slices.iter(), &[][..]);
-        let mut done = 0;
-        loop {
-            let at = offset + done as u64;
-            let part = next_part(&mut slices, &mut rest, (CALL_BYTES_MAX - at % CALL_BYTES_MAX) as usize);
-            let bytes: usize = part.iter().map(|slice| slice.len()).sum();
-            let result = match &*part {
-                [] => return Ok(done),
-                [one] => FileExt::write_at(self, one, at),
-                many => rustix::io::pwritev(self, many, at).map_err(io::Error::from),
-            };
-            match result {
-                Ok(written) if written < bytes => return Ok(done + written),
-                Ok(_) => done += bytes,
-                // What was written is told now; the next call meets the error again.
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(error),
-            }
+        match slices {
+            [one] => FileExt::write_at(self, one, offset),
+            many => Ok(rustix::io::pwritev(self, many, offset)?),
         }
     }
 
@@ -138,25 +117,4 @@ impl MediumFile for File {
             tracing::debug!(%error, "the page cache keeps its pages");
         }
     }
-}
-
-/// The next bytes of slices, `bytes_max` at most: of `rest` first, where what is left of the last slice stays.
-fn next_part<'a>(
-    slices: &mut std::slice::Iter<'a, IoSlice<'_>>,
-    rest: &mut &'a [u8],
-    bytes_max: usize,
-) -> SmallVec<[IoSlice<'a>; 8]> {
-    let (mut part, mut room) = (SmallVec::new(), bytes_max);
-    while room > 0 {
-        if rest.is_empty() {
-            let Some(slice) = slices.next() else { break };
-            *rest = slice;
-            continue;
-        }
-        let (now, later) = rest.split_at(rest.len().min(room));
-        part.push(IoSlice::new(now));
-        room -= now.len();
-        *rest = later;
-    }
-    part
 }

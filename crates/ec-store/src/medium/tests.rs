@@ -85,24 +85,6 @@ proptest! {
 }
 
 #[test]
-fn a_long_write_is_whole_however_it_is_cut() {
-    let dir = tempfile::tempdir().unwrap();
-    let byte = |at: usize| (at * 31 / 128) as u8;
-    for offset in [0, 1, 131_071, 131_072, 200_000] {
-        let file = Disk.open(&dir.path().join("file"), OpenMode::Truncated).unwrap();
-        let bytes: Vec<u8> = (0..700_000).map(byte).collect();
-        let cuts = [0, 5, 131_000, 131_000, 400_000, 700_000];
-        let slices: Vec<_> = cuts.windows(2).map(|cut| IoSlice::new(&bytes[cut[0]..cut[1]])).collect();
-        assert_eq!(file.write_at(&slices, offset).unwrap(), bytes.len(), "in one go");
-        assert_eq!(file.write_at(&[], offset).unwrap(), 0);
-        let mut back = vec![0; bytes.len()];
-        read_zero_filled(&*file, offset, &mut back).unwrap();
-        assert!(back == bytes, "at {offset}");
-        assert_eq!(file.stat().unwrap().length, offset + bytes.len() as u64);
-    }
-}
-
-#[test]
 fn names_answer_as_a_disk_does() {
     let dir = tempfile::tempdir().unwrap();
     let memory = Memory::new(1 << 20, &messenger::sync::LockTable::default());
