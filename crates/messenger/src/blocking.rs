@@ -31,13 +31,13 @@ pub(crate) struct BlockingPool {
     name: String,
     threads_max: usize,
     idle: Duration,
-    counts: Arc<Counts>,
+    shared: Arc<Shared>,
     joins: ContentionMutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
-struct Counts {
-    /// Held while a job is queued and while a thread decides to end, so that no job is left to a thread that has gone.
-    gate: ContentionMutex<Queue>,
+struct Shared {
+    /// Locked while a thread decides to end, so that no job is left to one that has gone.
+    queue: ContentionMutex<Queue>,
     /// A job was queued, or no more will come.
     came: parking_lot::Condvar,
     staff: Staff,
@@ -53,8 +53,8 @@ struct Queue {
 
 impl BlockingPool {
     pub(crate) fn new(name: String, threads_max: usize, locks: &LockTable) -> BlockingPool {
-        let counts = Counts {
-            gate: ContentionMutex::new(locks, "blocking gate", Queue::default()),
+        let shared = Shared {
+            queue: ContentionMutex::new(locks, "blocking gate", Queue::default()),
             came: parking_lot::Condvar::new(),
             staff: Staff::default(),
             panics: AtomicUsize::new(0),
@@ -63,7 +63,7 @@ impl BlockingPool {
             name,
             threads_max: threads_max.max(1),
             idle: IDLE,
-            counts: Arc::new(counts),
+            shared: Arc::new(shared),
             joins: ContentionMutex::new(locks, "blocking threads", Vec::new()),
         }
     }
@@ -79,26 +79,26 @@ impl BlockingPool {
             // Nobody to tell if the waiting task was aborted.
             let _ = tx.send(job());
         });
-        let mut queue = self.counts.gate.lock();
+        let mut queue = self.shared.queue.lock();
         if !queue.closed {
-            if self.counts.staff.comes(|| queue.jobs.push_back(job)) {
+            if self.shared.staff.comes(|| queue.jobs.push_back(job)) {
                 self.grow(&mut queue);
             }
             drop(queue);
             // Whoever it wakes finds the lock free.
-            self.counts.came.notify_one();
+            self.shared.came.notify_one();
         }
         rx
     }
 
     /// Threads alive now.
     pub(crate) fn threads(&self) -> usize {
-        self.counts.staff.threads()
+        self.shared.staff.threads()
     }
 
     /// Jobs that panicked so far.
     pub(crate) fn panics(&self) -> usize {
-        self.counts.panics.load(SeqCst)
+        self.shared.panics.load(SeqCst)
     }
 
     /// Lets the queued jobs finish and joins the threads. A job that never returns would hold this up.
@@ -114,19 +114,19 @@ impl BlockingPool {
     }
 
     fn close(&self) {
-        self.counts.gate.lock().closed = true;
-        self.counts.came.notify_all();
+        self.shared.queue.lock().closed = true;
+        self.shared.came.notify_all();
     }
 
-    /// Called with the gate held, so that one thread at a time decides.
+    /// Called with the queue locked, so that one thread at a time decides.
     fn grow(&self, queue: &mut Queue) {
         let threads = self.threads();
         if threads >= self.threads_max {
             return;
         }
-        self.counts.staff.hired();
-        let (counts, idle) = (Arc::clone(&self.counts), self.idle);
-        let spawned = std::thread::Builder::new().name(format!("{}-io", self.name)).spawn(move || serve(&counts, idle));
+        self.shared.staff.hired();
+        let (shared, idle) = (Arc::clone(&self.shared), self.idle);
+        let spawned = std::thread::Builder::new().name(format!("{}-io", self.name)).spawn(move || serve(&shared, idle));
         match spawned {
             Ok(join) => {
                 let mut joins = self.joins.lock();
@@ -134,11 +134,11 @@ impl BlockingPool {
                 joins.push(join);
             }
             Err(error) => {
-                self.counts.staff.left();
+                self.shared.staff.left();
                 tracing::error!(%error, threads, "cannot start another I/O thread");
                 // Without a single thread nobody would ever come for the jobs: let them fail instead.
                 while threads == 0 && queue.jobs.pop_front().is_some() {
-                    self.counts.staff.ended();
+                    self.shared.staff.ended();
                 }
             }
         }
@@ -151,30 +151,30 @@ impl Drop for BlockingPool {
     }
 }
 
-fn serve(counts: &Counts, idle: Duration) {
-    while let Some(job) = next_job(counts, idle) {
+fn serve(shared: &Shared, idle: Duration) {
+    while let Some(job) = next_job(shared, idle) {
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            counts.panics.fetch_add(1, SeqCst);
+            shared.panics.fetch_add(1, SeqCst);
             tracing::error!("a blocking job panicked");
         }
-        counts.staff.ended();
+        shared.staff.ended();
     }
 }
 
 /// Waits for a job; `None` if the thread has left the staff.
-fn next_job(counts: &Counts, idle: Duration) -> Option<Job> {
-    let mut queue = counts.gate.lock();
+fn next_job(shared: &Shared, idle: Duration) -> Option<Job> {
+    let mut queue = shared.queue.lock();
     let until = Instant::now() + idle;
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             return Some(job);
         }
         if queue.closed {
-            counts.staff.left();
+            shared.staff.left();
             return None;
         }
         // A job that came at the last moment is there, and is taken.
-        if !queue.wait_until(&counts.came, until) && counts.staff.may_leave(queue.jobs.is_empty()) {
+        if !queue.wait_until(&shared.came, until) && shared.staff.may_leave(queue.jobs.is_empty()) {
             return None;
         }
     }

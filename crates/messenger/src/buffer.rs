@@ -26,8 +26,8 @@ pub const BUFFER_BYTES_MAX: usize = 16 << 20;
 /// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000 mappings: a hundred times
 /// what pools may keep of the smallest.
 pub const MAPPED_BYTES_MIN: usize = 32 << 10;
-/// Size classes are powers of two from one page to the largest buffer, and from two pages on one and a half times these: the shards of a
-/// write to 2+1 have that size together.
+/// Size classes are powers of two from one page to the largest buffer, and from two pages on one and a half times these:
+/// the shards of a write to 2+1 have that size together.
 const CLASSES: usize = 2 * (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -91,8 +91,8 @@ pub struct Message {
     pub data: Bytes,
     /// CRC32C of `data`, if the sender has it already; always there on receipt, and checked.
     pub data_crc: Option<u32>,
-    /// CRC32C of each [`BLOCK_BYTES`] of `data`: on receipt, where [`crate::SessionConfig::block_crcs`] asks for them and the data is whole
-    /// blocks. Never sent.
+    /// CRC32C of each [`BLOCK_BYTES`] of `data`: on receipt, where [`crate::SessionConfig::block_crcs`] asks for them and the
+    /// data is whole blocks. Never sent.
     pub block_crcs: Option<Box<[u32]>>,
 }
 

@@ -61,7 +61,7 @@ impl<C: Count> Staff<C> {
         self.threads.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A thread leaves, or did not begin; under the gate, unless no job can come any more.
+    /// A thread leaves, or did not begin; under the gate.
     pub(crate) fn left(&self) {
         self.threads.fetch_sub(1, Ordering::SeqCst);
     }

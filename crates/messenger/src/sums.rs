@@ -1,8 +1,9 @@
 //! Checksums of data block by block, and of the whole from those of its blocks.
 //!
-//! Contract: the numbers of the `crc32c` crate. A block is too short for that crate to sum parts of it side by side, and a single chain
-//! of CRC instructions spends its time on their latency: here several blocks' chains run at once. Memory is asked for ahead, as what
-//! is summed may have left the cache, and the CPU does not do so by itself for streams as short as a block.
+//! Contract: the numbers of the `crc32c` crate. A block is too short for that crate to sum parts of it side by side, and a
+//! single chain of CRC instructions spends its time on their latency: here several blocks' chains run at once. Memory is
+//! asked for ahead, as what is summed may have left the cache, and the CPU does not do so by itself for streams as short as
+//! a block.
 
 /// Bytes of a block: a sector of what stores them.
 pub const BLOCK_BYTES: usize = 512;

@@ -120,7 +120,8 @@ settings! {
     ms_idle_timeout_s: u64, "TREFOIL_MS_IDLE_TIMEOUT_S";
     /// Time without a heartbeat after which a storage daemon is down, in milliseconds [default: 2000]
     osd_heartbeat_grace_ms: u64, "TREFOIL_OSD_HEARTBEAT_GRACE_MS";
-    /// Time without a renewal after which a client's session is dead, in milliseconds [default: 10000]
+    /// Time without a renewal after which a client's session is dead, in milliseconds; below 10000 a cut of some seconds may
+    /// end one, since a client counts its connection as dead after 3 s [default: 10000]
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
     /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 100]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";

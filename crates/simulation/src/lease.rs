@@ -252,7 +252,7 @@ impl World {
                         self.lines[s].down.push_back(Down::Recall(recall));
                     }
                 }
-                Event::Sync { .. } => {}
+                Event::Sync { .. } => unreachable!("no client of this asks for a sync"),
             }
         }
     }

@@ -13,7 +13,7 @@ use super::system::System;
 use crate::error::{Context, Error, Outcome, ensure};
 use std::mem::discriminant;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A heal that is not over by then is noted as such.
 const HEAL_MAX: Duration = Duration::from_secs(300);
@@ -205,13 +205,12 @@ fn load_while_healing(loads: &Loads<'_>, system: &mut dyn System, job: &FioJob) 
     parts.return_one()?;
     let before = parts.wait_whole(HEAL_BEGUN)?;
     let measured = written.and_then(|()| loads.fio(system, job, std::slice::from_ref(&area), files));
-    let begin = Instant::now();
     let Some(parts) = system.parts() else { return Ok(None) };
     let after = parts.wait_whole(HEAL_MAX)?;
     loads.clean(&files.paths(&area));
-    ensure!(after.is_some(), "not whole {} s after the load", HEAL_MAX.as_secs());
+    let after = after.ok_or("not whole").doing(|| format!("healing, {} s after the load", HEAL_MAX.as_secs()))?;
     let mut measured = measured?;
-    let more = if before.is_some() { 0.0 } else { begin.elapsed().as_secs_f64() };
+    let more = if before.is_some() { 0.0 } else { after.as_secs_f64() };
     measured.metrics.insert("whole_after_load_s".to_owned(), more);
     Ok(Some(measured))
 }

@@ -114,8 +114,9 @@ fn head(out: &mut String, material: &Material<'_>) {
     }
     let _ = writeln!(
         out,
-        "* Runs of each cell: {}, systems in turn ({}), each once the one before is at rest, `sync` before each; tables show medians. {}; files of {} MiB for each job, \
-         {} names, a tree of at most {} files, {} MiB healed. fio runs {} s.",
+        "* Runs of each cell: {}, systems in turn ({}), each once the one before is at rest, or after 60 s, `sync` before each; \
+         tables show medians. {}; files of {} MiB for \
+         each job, {} names, a tree of at most {} files, {} MiB healed. fio runs {} s.",
         sizes.runs,
         material.names().join(", "),
         origin.fio,

@@ -231,7 +231,7 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// fsync of a directory, and the second half of a file's: what the service answered is on disk.
+    /// fsync of a directory, and of a file of which there is nothing to tell: what the service answered is on disk.
     ///
     /// # Errors
     /// The service's.

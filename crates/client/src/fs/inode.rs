@@ -128,7 +128,7 @@ pub struct InodeState {
     change: u64,
     flushing: bool,
     flushed_stamp: u64,
-    /// How often the service was told something of the file, its creation counted, and how many of these are on its disk.
+    /// How often the service was told something of the file, or told it itself, and how many of these are on its disk.
     tellings: u64,
     tellings_synced: u64,
     kernel_cache: bool,
@@ -302,7 +302,6 @@ impl InodeState {
                 self.holder.created(Some(grant));
                 self.adopt(attr);
                 self.tail = Tail::Clean;
-                self.tellings += 1;
                 self.no_capability = true;
             }
             Brought::Open => self.holder.created(None),
@@ -317,6 +316,8 @@ impl InodeState {
         self.pool = attr.pool;
         self.size = attr.size;
         self.told_size = attr.size;
+        // Nobody says whether the service has it on its disk.
+        self.tellings += 1;
         self.base_size = attr.size;
         self.write_end = attr.size;
         self.tail = Tail::Known(attr.size);
@@ -618,7 +619,7 @@ impl InodeState {
         self.size > self.told_size
     }
 
-    /// Has the service's disk the size, and the file's name if this mount made it?
+    /// Has the service's disk the size, and the file's name, for all that this mount knows?
     pub fn is_size_synced(&self) -> bool {
         self.size == self.told_size && self.tellings == self.tellings_synced
     }

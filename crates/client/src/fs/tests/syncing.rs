@@ -74,3 +74,18 @@ fn fdatasync_syncs_a_size_that_was_told_without() {
         assert_eq!(asked(fs), (vec![], 0), "and not after a success");
     });
 }
+
+#[test]
+fn fdatasync_syncs_a_size_that_another_mount_told() {
+    let mounts = mounts(2);
+    let gfid = create(&mounts[0], "file");
+    block_on(async {
+        mounts[0].write(gfid, 0, Bytes::from_static(b"data"), false, at(2)).await.expect("write");
+        mounts[1].open(gfid, false, at(3)).await.expect("open");
+        asked(&mounts[1]);
+        mounts[1].fsync(gfid, true, at(4)).await.expect("fdatasync");
+        assert_eq!(asked(&mounts[1]), (vec![], 1), "nobody has synced it");
+        mounts[1].fsync(gfid, true, at(5)).await.expect("fdatasync");
+        assert_eq!(asked(&mounts[1]), (vec![], 0));
+    });
+}

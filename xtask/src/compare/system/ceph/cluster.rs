@@ -210,7 +210,7 @@ impl Cluster {
     pub fn wait_whole(&self, newer_than: u64, deadline: Duration) -> Outcome<Option<Instant>> {
         let end = Instant::now() + deadline;
         let mut whole_at: Option<Instant> = None;
-        while Instant::now() < end || whole_at.is_some() {
+        while Instant::now() < end {
             let status = self.status()?;
             if status.epoch() <= newer_than || !status.is_whole() {
                 whole_at = None;
