@@ -6,6 +6,7 @@ use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
 use messenger::buffer::{PoolConfig, Pools};
 use messenger::frame::{Frame, FrameCodec, FrameLimits, Message, RESERVED_KINDS, TrafficClass};
+use messenger::sums::BLOCK_BYTES;
 use messenger::sync::LockTable;
 use std::sync::{Arc, OnceLock};
 use tokio_util::codec::{Decoder, Encoder};
@@ -15,7 +16,7 @@ fn codec() -> FrameCodec {
     let pools =
         POOLS.get_or_init(|| Pools::new(PoolConfig { pools: 1, retained_bytes_max: 1 << 20 }, &LockTable::default()));
     let limits = FrameLimits { front_bytes_max: 4096, data_bytes_max: 16384 };
-    FrameCodec::new(limits, Arc::clone(pools.pool(0)))
+    FrameCodec::new(limits, Arc::clone(pools.pool(0))).with_block_crcs(true)
 }
 
 /// All frames of `bytes`, fed in pieces of `step`, until one is refused.
@@ -43,7 +44,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let (front, data) = (usize::from(input.byte()), usize::from(input.byte()));
     let front = Bytes::copy_from_slice(input.bytes(front));
-    let data = Bytes::copy_from_slice(input.bytes(data));
+    let mut data = input.bytes(data).to_vec();
+    if mode & 2 != 0 {
+        data.resize(BLOCK_BYTES, 0);
+    }
+    let data = Bytes::from(data);
     let message = Message::new(TrafficClass::Client, u16::from(mode) % RESERVED_KINDS, front, data);
     let frame = Frame { seq: 1, ack: 0, message };
     let mut encoded = BytesMut::new();

@@ -95,7 +95,7 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
         NamespaceOp::ListXattr { gfid: parent },
         NamespaceOp::GetXattr { gfid: parent, name: b"user.a".to_vec() },
         create(b"new", FileKind::Regular, None),
-        NamespaceOp::SetAttr { gfid: parent, set: SetAttr { mode: Some(0o700), ..SetAttr::default() } },
+        NamespaceOp::SetAttr { gfid: parent, set: SetAttr { mode: Some(0o700), ..SetAttr::default() }, sync: true },
         unlink(b"file"),
         NamespaceOp::Rmdir { parent, name: b"dir".to_vec() },
         NamespaceOp::StatFs,

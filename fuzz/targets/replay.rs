@@ -2,10 +2,9 @@
 //! extreme numbers. They are refused, or give placement groups that a shard can begin with.
 #![no_main]
 
-use bytes::Bytes;
 use ec_store::core::replay;
 use ec_store::journal::{Location, RecoveredEntry};
-use ec_store::pg::shard::{Change, Item, Lsn, PgShard, Replay, ShardStore, StoreError};
+use ec_store::pg::shard::{Change, Item, Lsn, PgShard, Replay, ShardStore, StoreError, Summed};
 use ec_store::pg::{PgView, SessionTable, ShardView};
 use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +30,7 @@ impl ShardStore for Nowhere {
         false
     }
 
-    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Bytes) -> Result<Box<[u32]>, StoreError> {
+    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
         Err(StoreError::NoSpace)
     }
 
