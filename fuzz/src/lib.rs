@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Reads an input from its front; after its end everything is zero.
 #[derive(Debug)]
@@ -109,6 +110,21 @@ impl Scratch {
     /// A path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// Writes a file below it, whole. What the machine refuses for a moment, as when others fill its memory, is no finding:
+    /// it is tried again for ten seconds.
+    ///
+    /// # Panics
+    /// If the machine goes on to refuse it, with what it said.
+    pub fn write(&self, name: impl AsRef<Path>, bytes: &[u8]) {
+        let path = self.path().join(name);
+        let mut tries = 0;
+        while let Err(error) = std::fs::write(&path, bytes) {
+            tries += 1;
+            assert!(tries <= 100, "the machine does not let us write {}: {error}", path.display());
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Removes everything in it.

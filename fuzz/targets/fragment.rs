@@ -115,7 +115,7 @@ fuzz_target!(|bytes: &[u8]| {
         if is_sealed {
             seal(&mut edited, TABLE_AT - 4);
         }
-        fs::write(&ground.path, &edited).expect("the scratch directory can be written");
+        ground.scratch.write(&ground.path, &edited);
         let mut store = open(ground.scratch.path());
         if is_sealed {
             check_use(&mut store, at);

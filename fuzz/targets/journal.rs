@@ -93,7 +93,7 @@ fuzz_target!(|bytes: &[u8]| {
                 }
             }
             bytes_on_disk += segment.len();
-            fs::write(path, segment).expect("the scratch directory can be written");
+            ground.scratch.write(path, &segment);
         }
         let Ok((mut journal, recovered)) = Journal::open(ground.scratch.path(), config(on_damage)) else { return };
         if is_sealed {

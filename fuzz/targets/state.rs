@@ -55,7 +55,7 @@ fuzz_target!(|bytes: &[u8]| {
                 sealed(&payload, file)
             }
         };
-        fs::write(scratch.join("state"), seals).expect("the scratch directory can be written");
+        scratch.write("state", &seals);
         let mut plane = Embedded::open(scratch.path()).expect("nobody else uses it");
         if let Ok(Some(state)) = plane.load() {
             state.check_invariants().expect("a state that was loaded is sound");

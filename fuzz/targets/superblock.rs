@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
         if is_sealed {
             seal(&mut edited, CRC_AT);
         }
-        fs::write(scratch.join("superblock"), &edited).expect("the scratch directory can be written");
+        scratch.write("superblock", &edited);
         let Ok(superblock) = DataDir::peek(scratch.path()) else { return };
         let names_us = (superblock.cluster, superblock.osd) == (CLUSTER, OSD);
         assert!(names_us || is_sealed, "an edit that its checksum did not tell");

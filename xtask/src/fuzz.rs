@@ -134,6 +134,8 @@ impl Fuzzer {
         let mut command = Command::new(self.binaries.join(target));
         command.arg(format!("-max_total_time={seconds}")).args(["-max_len=4096", "-rss_limit_mb=2048", "-timeout=20"]);
         command.arg(format!("-artifact_prefix={}/", found.display())).arg(&corpus);
+        // The end of the output is what is shown: it must hold what the panic said.
+        command.env("RUST_BACKTRACE", "0");
         exec::run(&mut command, Duration::from_secs(seconds * 2 + 120), interrupt)
     }
 }
