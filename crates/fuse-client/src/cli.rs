@@ -103,6 +103,9 @@ struct MountArgs {
     /// Where to serve /metrics over HTTP for Prometheus, IP:PORT [default: nowhere]
     #[arg(long, env = "TREFOIL_FUSE_HTTP_LISTEN", value_name = "ADDR")]
     http_listen: Option<String>,
+    /// Begin a sync that has always followed so many writes with the last of them [default: true]
+    #[arg(long, env = "TREFOIL_FUSE_SYNC_AHEAD", value_name = "BOOL")]
+    sync_ahead: Option<String>,
     /// Count locks, operations and times; false only to measure what it costs [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
     telemetry: Option<String>,
@@ -157,6 +160,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("op_history", args.op_history),
         ("timeout", args.timeout),
         ("http_listen", args.http_listen),
+        ("sync_ahead", args.sync_ahead),
         ("telemetry", args.telemetry),
     ];
     for (name, value) in flags {
@@ -238,6 +242,7 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("op_history={}", settings.op_history));
     list.extend(settings.hedge_delay.map(|delay| format!("hedge_delay={}", delay.as_secs_f64())));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
+    list.push(format!("sync_ahead={}", settings.sync_ahead));
     list.push(format!("telemetry={}", settings.telemetry));
     list.extend(settings.workers.map(|count| format!("workers={count}")));
     list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
@@ -300,7 +305,7 @@ mod tests {
     fn the_background_process_gets_the_same_settings() {
         let line = ["fuse-client", "mount", "--daemon", "h:1", "/mnt", "--trace", "--log-file", "/tmp/log", "-o"];
         let settings =
-            mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25,telemetry=false,hedge_delay=0.02,op_history=lock-free"]].concat());
+            mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25,telemetry=false,sync_ahead=false,hedge_delay=0.02,op_history=lock-free"]].concat());
         let args = [vec![OsString::from("fuse-client")], background_args(&settings)].concat();
         let Ok(Action::Mount(again)) = parse(args) else { panic!("no mount") };
         assert_eq!(*again, MountSettings { daemon: false, ..settings });

@@ -71,6 +71,10 @@ pub struct MountSettings {
     pub timeout: Duration,
     /// Where `/metrics` is served over HTTP; nowhere by default.
     pub http_listen: Option<SocketAddr>,
+    /// A sync that always follows the writes of a file begins with them. Default true; see [`FsOptions::sync_ahead`].
+    ///
+    /// [`FsOptions::sync_ahead`]: client::fs::FsOptions::sync_ahead
+    pub sync_ahead: bool,
     /// Count locks, operations and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
     /// Where a background mount logs.
@@ -100,6 +104,7 @@ impl MountSettings {
             op_history: HistoryMode::default(),
             timeout: Duration::from_secs(30),
             http_listen: None,
+            sync_ahead: true,
             telemetry: true,
             log_file: None,
             trace: false,
@@ -167,9 +172,8 @@ impl MountSettings {
                     .map_err(|_| format!("http_listen={value}: not an address, such as 127.0.0.1:9283"))?;
                 self.http_listen = Some(address);
             }
-            ("telemetry", Some(value)) => {
-                self.telemetry = value.parse().map_err(|_| format!("telemetry={value}: neither true nor false"))?;
-            }
+            ("sync_ahead", Some(value)) => self.sync_ahead = is_true(name, value)?,
+            ("telemetry", Some(value)) => self.telemetry = is_true(name, value)?,
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
             _ => {
                 return Err(format!(
@@ -189,6 +193,10 @@ fn is_of_others(name: &str) -> bool {
         "comment", "silent", "loud", "nomand",
     ];
     NAMES.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+fn is_true(name: &str, value: &str) -> Result<bool, String> {
+    value.parse().map_err(|_| format!("{name}={value}: neither true nor false"))
 }
 
 fn number(name: &str, value: &str, min: u64, max: u64) -> Result<u64, String> {

@@ -4,7 +4,7 @@
 //! `namespace` carries a request out exactly once.
 
 use crate::error::ClientError;
-use crate::objecter::{FileRef, LocalIo, SizeHint};
+use crate::objecter::{FileRef, LocalIo, SizeHint, Then};
 use crate::session::{Answered, Client, Term};
 use bytes::Bytes;
 use messenger::Worker;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub type Result<T> = std::result::Result<T, ClientError>;
 
 /// See the module. The data methods are those of [`LocalIo`].
-pub trait Backend: 'static {
+pub trait Backend: Clone + 'static {
     /// A call to the metadata service.
     fn namespace(&self, op: NamespaceOp, caller: Caller) -> impl Future<Output = Result<Answered>>;
     /// See [`Client::term`].
@@ -35,10 +35,19 @@ pub trait Backend: 'static {
     fn usable(&self, epoch: Epoch) -> impl Future<Output = Result<()>>;
     /// Waits.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()>;
+    /// Runs a task beside those that are there, with nobody waiting for it.
+    fn spawn(&self, task: impl Future<Output = ()> + 'static);
     /// See [`LocalIo::read`].
     fn read(&self, file: FileRef, offset: u64, len: usize) -> impl Future<Output = Result<Bytes>>;
-    /// See [`LocalIo::write`].
-    fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::write_then`].
+    fn write(
+        &self,
+        file: FileRef,
+        offset: u64,
+        data: Bytes,
+        hint: SizeHint,
+        then: Then,
+    ) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::punch`].
     fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::truncate`].
@@ -66,6 +75,7 @@ pub(super) fn object_bytes(client: &Client, pool: PoolId) -> Result<u64> {
 }
 
 /// A cluster, seen from one worker.
+#[derive(Clone)]
 pub struct Cluster {
     client: Client,
     io: LocalIo,
@@ -119,12 +129,16 @@ impl Backend for Cluster {
         self.worker.sleep(duration).await;
     }
 
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.worker.spawn(task);
+    }
+
     async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
         self.io.anew().read(file, offset, len).await
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
-        self.io.anew().write(file, offset, data, hint).await
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, then: Then) -> Result<()> {
+        self.io.anew().write_then(file, offset, data, hint, then).await
     }
 
     async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<()> {

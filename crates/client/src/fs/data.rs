@@ -4,11 +4,11 @@
 //! leaves no operation inside a file.
 
 use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
-use super::inode::{InodeState, Need, WritePlan};
+use super::inode::{Follows, InodeState, Need, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
-use crate::objecter::{FileRef, join_all, join_both};
+use crate::objecter::{FileRef, Then, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
@@ -140,7 +140,8 @@ impl<B: Backend> LocalFs<B> {
         let (op, plan) = self.enter_to_write(gfid, offset, len, append, caller).await?;
         let inode = op.inode();
         let file = inode.with(|state| state.file());
-        self.backend.write(file, plan.offset, data, plan.hint).await?;
+        let then = self.begin_sync(inode, &plan, caller);
+        self.backend.write(file, plan.offset, data, plan.hint, then).await?;
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {
             // The kernel has put the data into its pages at the offset that it believed in.
@@ -166,6 +167,25 @@ impl<B: Backend> LocalFs<B> {
             let alone = self.enter(gfid, Need::exclusive(), caller).await?;
             self.zero_gap(alone.inode(), offset).await?;
         }
+    }
+
+    /// If a sync is expected after this write, its part at the service begins here: times may be durable before the data
+    /// that they tell of, a size may not.
+    fn begin_sync(&self, inode: &Arc<Inode>, plan: &WritePlan, caller: Caller) -> Then {
+        if plan.follows == Follows::Nothing || !self.shared.options.sync_ahead {
+            return Then::Nothing;
+        }
+        if plan.follows == Follows::Sync && !plan.grows {
+            inode.with(|state| state.touched(caller.now));
+            let (fs, inode) = (self.aside(), Arc::clone(inode));
+            self.backend.spawn(async move {
+                if let Err(error) = fs.send_attrs(&inode, SetAttr::default(), true, own_caller()).await {
+                    // They are still to be told; who asks for the sync learns why that fails.
+                    tracing::debug!(gfid = %inode.gfid(), %error, "cannot tell attributes ahead of a sync");
+                }
+            });
+        }
+        Then::Sync
     }
 
     /// Zeroes what the size would grow over; the caller has the file alone.
@@ -201,6 +221,7 @@ impl<B: Backend> LocalFs<B> {
     /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`.
     pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
         let Some(inode) = self.shared.table.get(gfid) else { return self.sync_names(caller).await };
+        inode.with(|state| state.sync_asked(if datasync { Follows::DataSync } else { Follows::Sync }));
         // Times may be durable before the data that they tell of. A size may not: a loss of power in between would leave
         // zeros at the end of the file.
         if inode.with(|state| state.has_grown()) {
@@ -221,6 +242,7 @@ impl<B: Backend> LocalFs<B> {
         }
         match self.send_attrs(inode, SetAttr::default(), true, own_caller()).await {
             Ok(Some(_)) => return Ok(()),
+            Ok(None) if self.shared.durable.is_synced(self.backend.term()) => return Ok(()),
             // Nothing to tell, or a file that is gone: what was answered before is synced.
             Ok(None) | Err(ClientError::Posix(ENOENT)) => {}
             Err(error) => return Err(error),

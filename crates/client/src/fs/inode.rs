@@ -8,10 +8,14 @@
 //! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
 //!   the size moves past them.
 
+mod habit;
+
 use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
 use crate::objecter::{FileRef, SizeHint};
+pub use habit::Follows;
+use habit::SyncHabit;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
 use protocol::namespace::{Attr, Grant, LeaseMode, SetAttr, Timestamp};
@@ -78,6 +82,10 @@ pub struct WritePlan {
     pub offset: u64,
     /// See [`SizeHint`].
     pub hint: SizeHint,
+    /// The file is longer after it.
+    pub grows: bool,
+    /// What is expected next.
+    pub follows: Follows,
 }
 
 /// Attributes taken for a flush, and which change they include.
@@ -128,6 +136,7 @@ pub struct InodeState {
     change: u64,
     flushing: bool,
     flushed_stamp: u64,
+    habit: SyncHabit,
     /// How often the service was told something of the file, or told it itself, and how many of these are on its disk.
     tellings: u64,
     tellings_synced: u64,
@@ -170,6 +179,7 @@ impl InodeState {
             change: 0,
             flushing: false,
             flushed_stamp: 0,
+            habit: SyncHabit::default(),
             tellings: 0,
             tellings_synced: 0,
             kernel_cache: false,
@@ -442,6 +452,11 @@ impl InodeState {
         self.holder.sync_begins()
     }
 
+    /// Somebody asks for this sync.
+    pub fn sync_asked(&mut self, sync: Follows) {
+        self.habit.sync_begins(sync);
+    }
+
     /// See [`Holder::synced`].
     pub fn synced(&mut self, mark: WriteMark) {
         self.holder.synced(mark);
@@ -504,7 +519,8 @@ impl InodeState {
         self.write_end = self.write_end.max(end);
         self.zeroed(end);
         self.holder.write_begins();
-        Some(WritePlan { offset, hint: SizeHint { zero_from, size_after: self.size.max(end) } })
+        let hint = SizeHint { zero_from, size_after: self.size.max(end) };
+        Some(WritePlan { offset, hint, grows: end > self.size, follows: self.habit.write_begins() })
     }
 
     /// What the data path must know for zeroing inside the file.
@@ -519,12 +535,15 @@ impl InodeState {
             self.lost = true;
             return;
         }
+        let has_grown = end > self.size;
         self.size = self.size.max(end);
         self.write_end = self.write_end.max(self.size);
-        self.touched(now);
+        if has_grown || (self.mtime, self.ctime) != (now, now) {
+            self.touched(now);
+        }
     }
 
-    /// The content changed.
+    /// The content changed, or is about to.
     pub fn touched(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
         self.dirty = true;

@@ -11,7 +11,8 @@
 //!   only the holder knew, and the kernel's pages dropped. Where the session's time runs out unrenewed, the pages are
 //!   dropped before the lease may be another's: `expiry`.
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
-//!   `attr_flush_interval`, never before the data that they cover is acknowledged.
+//!   `attr_flush_interval`, a size never before the data that it covers is acknowledged.
+//! * A sync that always follows the writes of a file begins with them ([`FsOptions::sync_ahead`]).
 //! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
 //!   with EIO if it was under way, and writes that were lost are told to the next fsync or close.
 //! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
@@ -25,6 +26,7 @@ mod backend;
 mod creating;
 mod data;
 mod dir;
+mod durable;
 mod errno;
 mod expiry;
 pub mod inode;
@@ -89,6 +91,8 @@ pub struct FsOptions {
     pub attr_flush_interval: Duration,
     /// How old the answer to statfs may be. Default 1 s.
     pub space_age_max: Duration,
+    /// An fsync or fdatasync that has always followed so many writes begins with the last of them. Default true.
+    pub sync_ahead: bool,
 }
 
 impl Default for FsOptions {
@@ -97,6 +101,7 @@ impl Default for FsOptions {
             leases_cached_max: 4096,
             attr_flush_interval: Duration::from_secs(1),
             space_age_max: Duration::from_secs(1),
+            sync_ahead: true,
         }
     }
 }
@@ -116,6 +121,7 @@ struct Shared {
     usage: usage::Usage,
     locks: locks::OwnLocks,
     known: known::Known,
+    durable: durable::Durable,
 }
 
 impl Shared {
@@ -132,6 +138,7 @@ impl Shared {
             usage: usage::Usage::new(locks),
             locks: locks::OwnLocks::new(locks),
             known: known::Known::new(locks),
+            durable: durable::Durable::default(),
         }
     }
 }
@@ -363,6 +370,11 @@ pub struct LocalFs<B: Backend = Cluster> {
 }
 
 impl<B: Backend> LocalFs<B> {
+    /// The same, for a task of its own.
+    fn aside(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), backend: self.backend.clone() }
+    }
+
     fn stamp(&self) -> u64 {
         self.shared.stamp.load(Relaxed)
     }
@@ -385,7 +397,9 @@ impl<B: Backend> LocalFs<B> {
     /// A call in this session, of which the mount learns what it may.
     async fn ask_once(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
         let question = self.shared.known.begin(self.backend.term(), &op);
+        let telling = self.shared.durable.begin(self.backend.term(), &op);
         let answer = self.backend.namespace(op, caller).await;
+        telling.end(answer.is_ok());
         question.end(self.backend.term(), &answer);
         answer.map(|answered| answered.reply)
     }

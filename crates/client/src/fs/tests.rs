@@ -4,7 +4,7 @@ mod syncing;
 
 use super::expiry::Watch;
 use super::*;
-use crate::objecter::SizeHint;
+use crate::objecter::{SizeHint, Then};
 use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
@@ -61,6 +61,10 @@ struct World {
     dead: bool,
     /// What the service was told of attributes, and whether it was to sync that.
     told: Vec<(SetAttr, bool)>,
+    /// Writes after which it began to sync at once.
+    syncs_ahead: u32,
+    /// There is only one mount.
+    alone: bool,
     /// How often it was asked to sync alone, and refuses to.
     syncs: u32,
     refuses_to_sync: bool,
@@ -241,9 +245,8 @@ impl Backend for Model {
         self.reply(op, caller).await.map(|reply| Answered { reply, dirs: Vec::new() })
     }
 
-    /// There is always another mount.
     fn term(&self) -> Term {
-        Term { number: 0, holds: false }
+        Term { number: 0, holds: self.world.borrow().alone }
     }
 
     async fn space(&self) -> Result<(u64, u64)> {
@@ -278,6 +281,12 @@ impl Backend for Model {
         std::future::pending::<()>().await;
     }
 
+    /// The model answers at once.
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let mut task = pin!(task);
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready(), "the task waits");
+    }
+
     async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
         let data = self.with(file.gfid, |stored| {
             assert!(stored.holders.iter().any(|(holder, _)| *holder == self.mount), "data read without a lease");
@@ -288,7 +297,8 @@ impl Backend for Model {
         self.dead().and(data)
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<()> {
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, then: Then) -> Result<()> {
+        self.world.borrow_mut().syncs_ahead += u32::from(then == Then::Sync);
         self.writable(file, |stored| {
             let beyond = stored.data.iter().skip(usize::try_from(hint.zero_from).unwrap_or(usize::MAX));
             assert!(beyond.copied().all(|byte| byte == 0), "bytes said to be zero are not");
@@ -349,14 +359,21 @@ impl Backend for Model {
 }
 
 fn mounts(count: usize) -> Vec<Rc<LocalFs<Model>>> {
-    mounts_below(&(Arc::new(NoKernelCache) as Arc<dyn KernelCache>), count)
+    mounts_with(&options(), &no_kernel(), count)
 }
 
-fn mounts_below(kernel: &Arc<dyn KernelCache>, count: usize) -> Vec<Rc<LocalFs<Model>>> {
+fn options() -> FsOptions {
+    FsOptions { leases_cached_max: 1, ..FsOptions::default() }
+}
+
+fn no_kernel() -> Arc<dyn KernelCache> {
+    Arc::new(NoKernelCache)
+}
+
+fn mounts_with(options: &FsOptions, kernel: &Arc<dyn KernelCache>, count: usize) -> Vec<Rc<LocalFs<Model>>> {
     let world = Rc::new(RefCell::new(World::default()));
     let make = |mount| {
-        let options = FsOptions { leases_cached_max: 1, ..FsOptions::default() };
-        let shared = Arc::new(Shared::new(options, Arc::clone(kernel), &LockTable::default()));
+        let shared = Arc::new(Shared::new(options.clone(), Arc::clone(kernel), &LockTable::default()));
         let backend = Model { world: Rc::clone(&world), mount };
         Rc::new(LocalFs { shared, backend })
     };
@@ -729,7 +746,7 @@ macro_rules! look {
 #[test]
 fn pages_do_not_outlive_the_sessions_time() {
     let kernel = Arc::new(Kernel::default());
-    let mounts = mounts_below(&(Arc::clone(&kernel) as Arc<dyn KernelCache>), 1);
+    let mounts = mounts_with(&options(), &(Arc::clone(&kernel) as Arc<dyn KernelCache>), 1);
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
     let mut watch = Watch::default();

@@ -72,6 +72,15 @@ impl SizeHint {
     }
 }
 
+/// What comes after a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// Nothing.
+    Nothing,
+    /// The shards begin to sync it at once; nobody waits for that. A [`LocalIo::sync`] that comes next finds it begun.
+    Sync,
+}
+
 /// A part of an operation: within one object, and small enough for one buffer.
 #[derive(Clone, Debug)]
 struct Part {
@@ -139,6 +148,21 @@ impl LocalIo {
     /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were written). After
     /// [`ClientError::TimedOut`] the write may still happen.
     pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<(), ClientError> {
+        self.write_then(file, offset, data, hint, Then::Nothing).await
+    }
+
+    /// As [`LocalIo::write`], and says what is expected to come after it.
+    ///
+    /// # Errors
+    /// As [`LocalIo::write`].
+    pub async fn write_then(
+        &self,
+        file: FileRef,
+        offset: u64,
+        data: Bytes,
+        hint: SizeHint,
+        then: Then,
+    ) -> Result<(), ClientError> {
         let _timed = self.local.times.write.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, data.len() as u64)?)?;
         let size = self.local.profile(file.pool)?.object_bytes();
@@ -149,7 +173,7 @@ impl LocalIo {
             let ends = hint.of_object(part.base, size);
             self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
                 let _permit = local.permit(length).await;
-                write::write_piece(&local, &pg, part.object, part.range.start, bytes, ends).await
+                write::write_piece(&local, &pg, part.object, part.range.start, bytes, ends, then).await
             })
         };
         match parts.len() {
@@ -190,7 +214,7 @@ impl LocalIo {
                         return write::mutate(&local, &pg, object, Op::Punch, range, ends.logical_end).await;
                     }
                     let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, &pg, object, range.start, zeros, ends).await
+                    write::write_piece(&local, &pg, object, range.start, zeros, ends, Then::Nothing).await
                 })
             };
             join_all(batch.iter().cloned().map(run)).await.into_iter().collect::<Result<(), _>>()?;

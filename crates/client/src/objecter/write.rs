@@ -3,6 +3,7 @@
 //! Contract: every record leaves its stripes whole: parity fits the data on all shards it touches. A write that needs
 //! old bytes holds its stripes from the read until it is numbered; one that does not waits for such holders.
 
+use super::Then;
 use super::local::Local;
 use super::pg::PgIo;
 use super::plan::{WritePlan, plan_write};
@@ -42,6 +43,7 @@ pub(super) async fn write_piece(
     offset: u64,
     data: Bytes,
     ends: ObjectEnds,
+    then: Then,
 ) -> Result<(), ClientError> {
     let range = offset..offset + data.len() as u64;
     let plan = plan_write(pg.layout, &range, ends.zero_from);
@@ -61,6 +63,9 @@ pub(super) async fn write_piece(
     let seq = pg.write(local, Instant::now(), write)?;
     drop(guard);
     pg.hold_until_reported(seq, on_the_way);
+    if then == Then::Sync {
+        pg.want_stable(local, Instant::now(), Some(seq));
+    }
     pg.reported(local, seq).await
 }
 

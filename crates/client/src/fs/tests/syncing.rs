@@ -89,3 +89,83 @@ fn fdatasync_syncs_a_size_that_another_mount_told() {
         assert_eq!(asked(&mounts[1]), (vec![], 0));
     });
 }
+
+/// Writes and syncs so often that the next sync is expected; forgets what was asked.
+fn used_to_sync(fs: &LocalFs<Model>, gfid: Gfid, datasync: bool) {
+    block_on(async {
+        for _ in 0..3 {
+            fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(3)).await.expect("write");
+            fs.fsync(gfid, datasync, at(3)).await.expect("fsync");
+        }
+    });
+    asked(fs);
+    fs.backend.world.borrow_mut().syncs_ahead = 0;
+}
+
+#[test]
+fn an_fsync_that_always_follows_begins_with_the_write() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    fs.backend.world.borrow_mut().alone = true;
+    let gfid = synced_file(fs);
+    used_to_sync(fs, gfid, false);
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        assert_eq!(asked(fs), (vec![(Some(4), Some(at(4).now), true)], 0), "told and synced before anybody asks");
+        assert_eq!(fs.backend.world.borrow().syncs_ahead, 1);
+        fs.fsync(gfid, false, at(5)).await.expect("fsync");
+        assert_eq!(asked(fs), (vec![], 0), "nothing is left to do");
+        fs.write(gfid, 4, Bytes::from_static(b"more"), false, at(6)).await.expect("write");
+        assert_eq!(asked(fs), (vec![], 0), "a size is told after the data is stable");
+        assert_eq!(fs.backend.world.borrow().syncs_ahead, 2);
+        fs.fsync(gfid, false, at(7)).await.expect("fsync");
+        assert_eq!(asked(fs), (vec![(Some(8), Some(at(6).now), true)], 0));
+        fs.setattr(gfid, SetAttr { mode: Some(0o600), ..SetAttr::default() }, at(8)).await.expect("chmod");
+        asked(fs);
+        fs.fsync(gfid, false, at(9)).await.expect("fsync");
+        assert_eq!(asked(fs), (vec![], 1), "the mode is not synced yet");
+    });
+}
+
+#[test]
+fn an_fdatasync_that_always_follows_tells_nothing_ahead() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    used_to_sync(fs, gfid, true);
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        assert_eq!(asked(fs), (vec![], 0));
+        assert_eq!(fs.backend.world.borrow().syncs_ahead, 1);
+    });
+}
+
+#[test]
+fn a_failure_ahead_of_an_fsync_is_for_the_fsync_to_tell() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    used_to_sync(fs, gfid, false);
+    block_on(async {
+        fs.backend.world.borrow_mut().refuses_to_sync = true;
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        assert_eq!(fs.fsync(gfid, false, at(5)).await.expect_err("refused").errno(), errno::EIO);
+        fs.backend.world.borrow_mut().refuses_to_sync = false;
+        fs.fsync(gfid, false, at(6)).await.expect("fsync");
+        let (told, _) = asked(fs);
+        assert_eq!(told.last(), Some(&(Some(4), Some(at(4).now), true)));
+    });
+}
+
+#[test]
+fn nothing_begins_ahead_where_that_is_off() {
+    let mounts = mounts_with(&FsOptions { sync_ahead: false, ..options() }, &no_kernel(), 1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    used_to_sync(fs, gfid, false);
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        assert_eq!(asked(fs), (vec![], 0));
+        assert_eq!(fs.backend.world.borrow().syncs_ahead, 0);
+    });
+}
