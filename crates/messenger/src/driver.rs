@@ -13,9 +13,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use mio::net::TcpStream;
 use protocol::ClusterId;
-use socket2::{SockRef, TcpKeepalive};
 
 use crate::connection::{Connection, USER_FLAGS};
 use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};
@@ -27,6 +25,7 @@ use crate::runtime::Handle;
 use crate::service::{CloseReason, ConnState, ConnectConfig, PeerInfo, Service, StateEvent};
 use crate::session::Arrival;
 use crate::station::{Cx, Station};
+use crate::stream::Stream;
 use crate::wire::{KIND_ACK, KIND_BYE, KIND_IDLE, KIND_PING, KIND_PONG, KIND_REST, KIND_STAY, Wire};
 use crate::worker::Worker;
 
@@ -36,20 +35,6 @@ const MESSAGES_PER_TURN: usize = 64;
 const BYTES_PER_TURN: usize = 1 << 20;
 /// How long a closing connection goes on sending what is queued.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
-
-/// Settings of every TCP connection: no delay for small frames, the kernel notices peers that vanish while nothing is sent,
-/// and while little is on its way a lost packet is sent again after the same time each time, not after twice the last:
-/// where packets are lost, somebody waits for each.
-pub(crate) fn tune(stream: &TcpStream) {
-    let keepalive =
-        TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5)).with_retries(3);
-    let socket = SockRef::from(stream);
-    let tuned = stream.set_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
-    let tuned = tuned.and_then(|()| socket.set_tcp_thin_linear_timeouts(true));
-    if let Err(error) = tuned {
-        tracing::debug!(%error, "cannot set socket options");
-    }
-}
 
 /// What ends a TCP connection, or more.
 #[derive(Debug)]
@@ -120,9 +105,9 @@ enum Link {
     /// Connecting side: no TCP and no session until something is to be sent.
     Resting,
     /// TCP is being made.
-    Dialing { stream: TcpStream, until: Instant },
+    Dialing { stream: Stream, until: Instant },
     /// The handshake is under way.
-    Greeting { stream: TcpStream, until: Instant, out: Bytes, buf: BytesMut },
+    Greeting { stream: Stream, until: Instant, out: Bytes, buf: BytesMut },
     /// Frames flow.
     Up(Box<Wire>),
 }
@@ -308,6 +293,9 @@ impl Driver {
             let written = wire.write(cx.worker.counters());
             cx.counters.bytes_out.add((waiting - wire.tx.bytes()) as u64);
             written?;
+            if wire.stream.set_blocked(!wire.writable) {
+                cx.station.watch_again(&wire.stream)?;
+            }
             if wire.tx.is_empty() && wire.farewell {
                 return Err(Fault::Close(closing.unwrap_or(CloseReason::Local)));
             }

@@ -67,6 +67,7 @@ mod service;
 mod session;
 mod staff;
 mod station;
+mod stream;
 #[expect(unsafe_code, reason = "CRC instructions")]
 pub mod sums;
 pub mod sync;

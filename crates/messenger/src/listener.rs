@@ -5,24 +5,24 @@
 //! `handshake_max`, and at most [`ListenConfig::greetings_max`] are in their handshake at once: one more takes the place
 //! of the oldest, which has said the least in the longest time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use mio::Interest;
-use mio::net::{TcpListener, TcpStream};
+use mio::net::{TcpListener, UnixListener};
+use mio::{Interest, event};
 use placement::threads::{Mapping, MappingError, NewConnection, PlacementConfig, first_workers};
 use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::connections::{ConnectionStats, ListenerStats};
-use crate::driver::{self, Accepted};
+use crate::driver::Accepted;
 use crate::handshake::{self, HandshakeError, Hello, Refusal};
 use crate::lock::ContentionMutex;
 use crate::placing;
@@ -30,6 +30,7 @@ use crate::reactor::{Causes, Next, Source, token};
 use crate::runtime::Handle;
 use crate::service::{ListenConfig, ListenError, Service};
 use crate::station::Station;
+use crate::stream::{self, Stream};
 use crate::worker::Worker;
 
 /// Sockets in their handshake at once, per listener, by default: many turns' worth of newcomers, so that the hello of a peer
@@ -105,7 +106,7 @@ impl Listening {
 pub struct Listener {
     handle: Handle,
     listening: Arc<Listening>,
-    slot: Arc<ContentionMutex<Option<usize>>>,
+    slots: Arc<ContentionMutex<Vec<usize>>>,
 }
 
 impl Listener {
@@ -156,9 +157,9 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.listening.generation.fetch_add(1, AcqRel);
-        let slot = Arc::clone(&self.slot);
+        let slots = Arc::clone(&self.slots);
         self.handle.post_run(self.listening.config.worker, move |worker| {
-            if let Some(slot) = slot.lock().take() {
+            for slot in std::mem::take(&mut *slots.lock()) {
                 drop(worker.sources().remove(slot));
             }
         });
@@ -197,6 +198,7 @@ impl Handle {
             _ => ListenError::Io { addr: config.addr, source },
         })?;
         let addr = socket.local_addr().map_err(|source| ListenError::Io { addr: config.addr, source })?;
+        let local = if config.local_sockets { listen_local(addr) } else { None };
         let accepting = config.worker;
         let listening = Arc::new(Listening {
             id: self.next_id(),
@@ -220,23 +222,27 @@ impl Handle {
                 return Err(ListenError::Stopped);
             }
         }
-        let slot = Arc::new(ContentionMutex::new(self.locks(), "listener slot", None));
-        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), slot };
-        let place = Arc::clone(&listener.slot);
+        let slots = Arc::new(ContentionMutex::new(self.locks(), "listener slots", Vec::new()));
+        let listener = Listener { handle: self.clone(), listening: Arc::clone(&listening), slots };
+        let places = Arc::clone(&listener.slots);
         let posted = self.post_run(accepting, move |worker| {
-            let acceptor = Acceptor {
-                listening,
-                socket: TcpListener::from_std(socket),
-                pause: Duration::ZERO,
-                accepted: 0,
-                greetings: Greetings::default(),
-            };
-            let slot = worker.sources().insert(|_| Source::Listener(acceptor));
-            *place.lock() = Some(slot);
-            worker.sources().with(worker, slot, |source, worker| match source {
-                Source::Listener(acceptor) => acceptor.register(worker, slot),
-                _ => Next::Remove,
-            });
+            let tcp = Door::Tcp(TcpListener::from_std(socket));
+            let (accepted, greetings) = (Rc::default(), Greetings::default());
+            for door in [Some(tcp), local.map(Door::Local)].into_iter().flatten() {
+                let acceptor = Acceptor {
+                    listening: Arc::clone(&listening),
+                    door,
+                    pause: Duration::ZERO,
+                    accepted: Rc::clone(&accepted),
+                    greetings: Rc::clone(&greetings),
+                };
+                let slot = worker.sources().insert(|_| Source::Listener(acceptor));
+                places.lock().push(slot);
+                worker.sources().with(worker, slot, |source, worker| match source {
+                    Source::Listener(acceptor) => acceptor.register(worker, slot),
+                    _ => Next::Remove,
+                });
+            }
         });
         listener.start_placing(0);
         if posted { Ok(listener) } else { Err(ListenError::Stopped) }
@@ -252,23 +258,57 @@ fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// The socket for peers on this host. Without one they come with TCP.
+fn listen_local(addr: SocketAddr) -> Option<UnixListener> {
+    stream::listen_local(addr)
+        .inspect_err(|error| tracing::warn!(%addr, %error, "no socket for peers on this host: they come with TCP"))
+        .ok()
+}
+
+/// What a listener accepts from.
+enum Door {
+    Tcp(TcpListener),
+    /// Peers on this host.
+    Local(UnixListener),
+}
+
+impl Door {
+    fn source(&mut self) -> &mut dyn event::Source {
+        match self {
+            Door::Tcp(socket) => socket,
+            Door::Local(socket) => socket,
+        }
+    }
+
+    /// The next peer. One on this host has no address but the listener's.
+    fn accept(&self, listener: SocketAddr) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Door::Tcp(socket) => socket.accept().map(|(socket, peer)| (Stream::tcp(socket), peer)),
+            Door::Local(socket) => {
+                let (socket, _) = socket.accept()?;
+                Ok((Stream::local(socket), SocketAddr::new(listener.ip(), 0)))
+            }
+        }
+    }
+}
+
 /// Slots of the sockets in their handshake, by the order in which they came.
 type Greetings = Rc<RefCell<BTreeMap<u64, usize>>>;
 
-/// The listening socket on its worker.
+/// A listening socket on its worker.
 pub(crate) struct Acceptor {
     listening: Arc<Listening>,
-    socket: TcpListener,
+    door: Door,
     /// How long it waits since the kernel refused a socket.
     pause: Duration,
-    /// Sockets accepted so far.
-    accepted: u64,
+    /// Sockets that the listener has accepted so far.
+    accepted: Rc<Cell<u64>>,
     greetings: Greetings,
 }
 
 impl Acceptor {
     fn register(&mut self, worker: &Worker, slot: usize) -> Next {
-        match worker.registry().register(&mut self.socket, token(slot), Interest::READABLE) {
+        match worker.registry().register(self.door.source(), token(slot), Interest::READABLE) {
             Ok(()) => Next::Again(None),
             Err(error) => {
                 tracing::error!(%error, "cannot watch a listener");
@@ -279,7 +319,7 @@ impl Acceptor {
 
     pub(crate) fn run(&mut self, worker: &Worker) -> Next {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.socket.accept() {
+            match self.door.accept(self.listening.addr) {
                 Ok((stream, peer)) => {
                     self.pause = Duration::ZERO;
                     self.greet(worker, stream, peer);
@@ -305,12 +345,11 @@ impl Acceptor {
         Next::Keep(Some(Instant::now() + self.pause))
     }
 
-    fn greet(&mut self, worker: &Worker, stream: TcpStream, peer: SocketAddr) {
+    fn greet(&self, worker: &Worker, stream: Stream, peer: SocketAddr) {
         self.make_room(worker);
-        driver::tune(&stream);
         let until = Instant::now() + self.listening.config.session.handshake_max;
-        let (number, greetings) = (self.accepted, Rc::clone(&self.greetings));
-        self.accepted += 1;
+        let (number, greetings) = (self.accepted.get(), Rc::clone(&self.greetings));
+        self.accepted.set(number + 1);
         let listening = Arc::clone(&self.listening);
         let slot = worker.sources().insert(|slot| {
             greetings.borrow_mut().insert(number, slot);
@@ -337,7 +376,7 @@ impl Acceptor {
 /// An accepted socket that has not said who it is.
 pub(crate) struct Greeting {
     listening: Arc<Listening>,
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     peer: SocketAddr,
     slot: usize,
     buf: BytesMut,
@@ -400,7 +439,7 @@ impl Greeting {
         if let Some(stream) = &mut self.stream {
             // The socket buffer of a new connection takes these few bytes, or the peer is gone.
             let sent = stream.write(&handshake::refusal_bytes(refusal));
-            if let Err(error) = sent.and_then(|_| stream.shutdown(Shutdown::Write)) {
+            if let Err(error) = sent.and_then(|_| stream.shutdown_write()) {
                 tracing::debug!(peer = %self.peer, %error, "the peer could not be told");
             }
         }

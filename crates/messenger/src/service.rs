@@ -253,6 +253,9 @@ pub struct ListenConfig {
     /// Sockets that have not said who they are, at once; a newcomer beyond it takes the place of the oldest, so that none
     /// that keep silent keep others out. Default [`GREETINGS_MAX`].
     pub greetings_max: usize,
+    /// Peers on this host come through a Unix socket instead of the loopback device, where they may: those that dial `addr`
+    /// itself, and run with this user or this process as root. Default true.
+    pub local_sockets: bool,
     /// Settings of the connections.
     pub session: SessionConfig,
 }
@@ -268,6 +271,7 @@ impl ListenConfig {
             worker: 0,
             connections_max: 10_000,
             greetings_max: GREETINGS_MAX,
+            local_sockets: true,
             session: SessionConfig::default(),
         }
     }

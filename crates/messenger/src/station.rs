@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 
-use mio::Interest;
-use mio::net::TcpStream;
 use mio::unix::SourceFd;
 
 use crate::connection::Connection;
@@ -31,6 +29,7 @@ use crate::listener::{self, Listening};
 use crate::reactor::{Causes, Next, Source, token};
 use crate::runtime::Handle;
 use crate::service::{CloseReason, Service};
+use crate::stream::Stream;
 use crate::sync::{ContentionGuard, ContentionMutex};
 use crate::worker::Worker;
 
@@ -204,7 +203,7 @@ impl Station {
     ///
     /// # Errors
     /// What the kernel says.
-    pub(crate) fn watch(&self, stream: &TcpStream) -> std::io::Result<()> {
+    pub(crate) fn watch(&self, stream: &Stream) -> std::io::Result<()> {
         let mut orders = self.orders.lock();
         orders.places.iter_mut().try_for_each(|place| {
             self.register(place, stream)?;
@@ -213,13 +212,21 @@ impl Station {
         })
     }
 
-    fn register(&self, place: &Place, stream: &TcpStream) -> std::io::Result<()> {
+    fn register(&self, place: &Place, stream: &Stream) -> std::io::Result<()> {
         let registry = self.handle().worker_shared(place.worker).registry();
-        registry.register(
-            &mut SourceFd(&stream.as_raw_fd()),
-            token(place.slot),
-            Interest::READABLE | Interest::WRITABLE,
-        )
+        registry.register(&mut SourceFd(&stream.as_raw_fd()), token(place.slot), stream.interest())
+    }
+
+    /// Tells the epoll sets of all seats that [`Stream::interest`] has changed. For the holder of the driver's lock.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn watch_again(&self, stream: &Stream) -> std::io::Result<()> {
+        let orders = self.orders.lock();
+        orders.places.iter().filter(|place| place.watching).try_for_each(|place| {
+            let registry = self.handle().worker_shared(place.worker).registry();
+            registry.reregister(&mut SourceFd(&stream.as_raw_fd()), token(place.slot), stream.interest())
+        })
     }
 
     /// Says which workers are to serve the connection, and whether they wait for each other.

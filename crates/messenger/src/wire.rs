@@ -1,16 +1,16 @@
-//! One TCP connection that carries frames: bytes in, bytes out, nothing decided.
+//! One socket that carries frames: bytes in, bytes out, nothing decided.
 //!
 //! Contract: `readable` and `writable` are true until the socket says otherwise, because readiness is edge-triggered.
 
 use std::io::{self, IoSliceMut, Read};
 
 use bytes::{Bytes, BytesMut};
-use mio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
 use crate::connection::Core;
 use crate::counters::WorkerCounters;
 use crate::frame::{CodecError, Frame, FrameCodec, Message, TrafficClass};
+use crate::stream::Stream;
 use crate::tx::TxQueue;
 
 /// An acknowledgement by itself.
@@ -36,7 +36,7 @@ const LARGE_BYTES: usize = 16 << 10;
 const AHEAD_BYTES: usize = 1 << 10;
 
 pub(crate) struct Wire {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     codec: FrameCodec,
     rbuf: BytesMut,
     pub(crate) tx: TxQueue,
@@ -54,7 +54,7 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// A wire whose first bytes have been read already, and whose first bytes to send are given.
-    pub(crate) fn new(stream: TcpStream, codec: FrameCodec, rest: BytesMut, first: Bytes) -> Wire {
+    pub(crate) fn new(stream: Stream, codec: FrameCodec, rest: BytesMut, first: Bytes) -> Wire {
         let mut tx = TxQueue::default();
         if !first.is_empty() {
             tx.push_raw(first);

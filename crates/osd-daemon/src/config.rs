@@ -115,6 +115,9 @@ settings! {
     /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
     /// more than the open files that the process may have [default: 10000]
     ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
+    /// Peers on the same host come through a Unix socket, named after the address that they dial, instead of the loopback
+    /// device [default: true]
+    ms_local_sockets: bool, "TREFOIL_MS_LOCAL_SOCKETS";
     /// Time in which a connection carries nothing but pings after which it is closed until its client has something to
     /// send, in seconds, 10 to 86400, for every role; 0: never. Connections over which something is awaited stay [default: 0]
     ms_idle_timeout_s: u64, "TREFOIL_MS_IDLE_TIMEOUT_S";
@@ -234,6 +237,8 @@ pub struct Config {
     pub ms_buffer_pools: u16,
     /// Sessions that each role takes.
     pub ms_connections_max: u32,
+    /// Peers on the same host come through a Unix socket.
+    pub ms_local_sockets: bool,
     /// Time after which a connection that carries nothing is closed; `None`: never.
     pub ms_idle_timeout: Option<Duration>,
     /// Grace of heartbeats, in milliseconds.
@@ -364,6 +369,7 @@ impl Config {
             ms_max_events,
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
             ms_connections_max: connections_max(s.ms_connections_max)?,
+            ms_local_sockets: s.ms_local_sockets.unwrap_or(true),
             ms_idle_timeout: idle_timeout(s.ms_idle_timeout_s.unwrap_or(0))?,
             osd_heartbeat_grace_ms: in_range(
                 "osd_heartbeat_grace_ms",

@@ -162,6 +162,7 @@ impl Running {
             let mds_config = MdsConfig {
                 live: live(),
                 ms_connections_max: config.ms_connections_max,
+                ms_local_sockets: config.ms_local_sockets,
                 ms_idle_timeout: config.ms_idle_timeout,
                 ..MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr)
             };
@@ -228,6 +229,7 @@ fn monitor_config(config: &Config) -> MonitorConfig {
         pool,
         settings,
         ms_connections_max: config.ms_connections_max,
+        ms_local_sockets: config.ms_local_sockets,
         ms_idle_timeout: config.ms_idle_timeout,
         ..MonitorConfig::new(config.monitor_listen, dir, config.osd_count)
     }
@@ -245,6 +247,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_max_events: config.ms_max_events,
         ms_buffer_pools: config.ms_buffer_pools,
         ms_connections_max: config.ms_connections_max,
+        ms_local_sockets: config.ms_local_sockets,
         ms_idle_timeout: config.ms_idle_timeout,
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,

@@ -5,7 +5,7 @@ use super::*;
 /// A socket whose handshake told whom it belongs to.
 pub(crate) struct Accepted {
     pub(crate) listening: Arc<Listening>,
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) peer: SocketAddr,
     pub(crate) hello: Hello,
     /// Bytes that came after the hello.
@@ -90,7 +90,7 @@ impl Driver {
     }
 
     /// The socket that it has now.
-    pub(crate) fn stream(&self) -> Option<&TcpStream> {
+    pub(crate) fn stream(&self) -> Option<&Stream> {
         match &self.link {
             Link::Waiting { .. } | Link::Resting => None,
             Link::Dialing { stream, .. } | Link::Greeting { stream, .. } => Some(stream),
@@ -169,22 +169,17 @@ impl Driver {
         let Role::Connecting(_) = &self.role else {
             return Err(Fault::Close(CloseReason::Expired(config.forget_after)));
         };
-        let stream = TcpStream::connect(self.connection.peer())?;
-        tune(&stream);
+        let stream = Stream::connect(self.connection.peer())?;
         cx.station.watch(&stream)?;
         self.link = Link::Dialing { stream, until: now + config.handshake_max };
-        Ok(())
+        // One to this host is connected already.
+        self.dialed(cx, now)
     }
 
     pub(super) fn dialed(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
         let Link::Dialing { stream, until } = &self.link else { return Ok(()) };
-        if let Some(error) = stream.take_error()? {
-            return Err(error.into());
-        }
-        match stream.peer_addr() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotConnected => return Ok(()),
-            Err(error) => return Err(error.into()),
-            Ok(_) => {}
+        if !stream.is_connected()? {
+            return Ok(());
         }
         let Role::Connecting(connector) = &self.role else { return Ok(()) };
         let received = self.connection.core().session.received();

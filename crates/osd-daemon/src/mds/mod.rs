@@ -60,6 +60,8 @@ pub struct MdsConfig {
     pub service: ServiceConfig,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
+    /// Peers on this host come through a Unix socket. Default true.
+    pub ms_local_sockets: bool,
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// What `trefoil config` shows. Default: nothing is set.
@@ -81,6 +83,7 @@ impl MdsConfig {
             store: StoreConfig::default(),
             service: ServiceConfig::default(),
             ms_connections_max: 10_000,
+            ms_local_sockets: true,
             ms_idle_timeout: None,
             live: LiveStart::default(),
         }
@@ -198,6 +201,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live.clone(), handle.locks()));
     let mut listen = ListenConfig::new(config.listen, config.cluster, "mds");
     listen.connections_max = config.ms_connections_max;
+    listen.local_sockets = config.ms_local_sockets;
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();

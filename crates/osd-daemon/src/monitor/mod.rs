@@ -48,6 +48,8 @@ pub struct MonitorConfig {
     pub worker: usize,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
+    /// Peers on this host come through a Unix socket. Default true.
+    pub ms_local_sockets: bool,
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// What `trefoil config` shows. Default: nothing is set.
@@ -59,8 +61,18 @@ impl MonitorConfig {
     pub fn new(listen: SocketAddr, dir: PathBuf, osd_count: u32) -> Self {
         let pool = PoolSpec::new("data", 2, 1, 512, 32).expect("the default profile is a profile");
         let (osds, settings) = (ExpectedOsd::first(osd_count), cluster::Settings::default());
-        let (live, ms_connections_max) = (LiveStart::default(), 10_000);
-        Self { listen, dir, osds, pool, settings, worker: 0, ms_connections_max, ms_idle_timeout: None, live }
+        Self {
+            listen,
+            dir,
+            osds,
+            pool,
+            settings,
+            worker: 0,
+            ms_connections_max: 10_000,
+            ms_local_sockets: true,
+            ms_idle_timeout: None,
+            live: LiveStart::default(),
+        }
     }
 }
 
@@ -154,6 +166,7 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     listen.session.held_bytes_max = HELD_BYTES_MAX;
     let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live, handle.locks()));
     listen.connections_max = config.ms_connections_max;
+    listen.local_sockets = config.ms_local_sockets;
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();

@@ -93,6 +93,8 @@ pub struct OsdConfig {
     pub ms_buffer_pools: u16,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
+    /// Peers on this host come through a Unix socket. Default true.
+    pub ms_local_sockets: bool,
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
@@ -145,6 +147,7 @@ impl OsdConfig {
             ms_max_events: MaxEvents::default(),
             ms_buffer_pools: 4,
             ms_connections_max: 10_000,
+            ms_local_sockets: true,
             ms_idle_timeout: None,
             journal_sync_interval: Duration::from_millis(100),
             journal_bytes_max: 256 << 20,
@@ -426,6 +429,7 @@ impl Starting {
         let mut listen = ListenConfig::new(config.listen, map.cluster, config.id.to_string());
         listen.placement = config.ms_placement;
         listen.connections_max = config.ms_connections_max;
+        listen.local_sockets = config.ms_local_sockets;
         listen.session.idle_timeout = config.ms_idle_timeout;
         // what a write brings is checked, and summed by sector, in one pass
         listen.session.block_crcs = true;
