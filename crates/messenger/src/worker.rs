@@ -192,6 +192,8 @@ struct Inner {
     locals: Locals,
     meter: Meter,
     message_times: MessageTimes,
+    /// Tasks that wait for the next turn.
+    yielded: RefCell<Vec<std::task::Waker>>,
     shutdown_at: Cell<Option<Instant>>,
 }
 
@@ -253,14 +255,15 @@ impl Worker {
         .await
     }
 
-    /// Lets other tasks and the sockets have their turn.
+    /// Lets other tasks and the sockets have their turn: goes on in the next one, when what was queued to be sent has left.
     pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
+        let worker = self.clone();
         let mut yielded = false;
         std::future::poll_fn(move |cx| {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            cx.waker().wake_by_ref();
+            worker.inner.yielded.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })
     }
@@ -428,7 +431,8 @@ impl Worker {
         let busy =
             self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
                 == Some(true);
-        if busy || self.inner.sources.has_requeued() || !self.inner.shared.mailbox.is_empty() {
+        let more = self.inner.sources.has_requeued() || !self.inner.yielded.borrow().is_empty();
+        if busy || more || !self.inner.shared.mailbox.is_empty() {
             return Until::Now;
         }
         let timers = [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
@@ -478,6 +482,7 @@ impl Worker {
                 self.flush_if_much();
             }
             self.inner.sources.run_requeued(self);
+            self.inner.yielded.borrow_mut().drain(..).for_each(std::task::Waker::wake);
             self.fire_timers(&mut woken);
             self.run_tasks();
             self.flush_dirty();
@@ -547,6 +552,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, mut reactor
         locals: Locals::default(),
         meter,
         message_times,
+        yielded: RefCell::default(),
         shutdown_at: Cell::new(None),
     };
     let worker = Worker { inner: Rc::new(inner) };
