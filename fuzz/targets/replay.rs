@@ -97,7 +97,7 @@ fn begin(replay: Replay, last: Lsn) {
     shard.learn(view(pg, 2));
     shard.begin_sync();
     shard.end_sync();
-    shard.apply_some(&mut store, 16).expect("the store takes everything");
+    shard.apply_some(&mut store, 16 * PgShard::APPLY_BYTES_MIN).expect("the store takes everything");
     let _ = (shard.state(), shard.unapplied_space(), shard.trim_step(), shard.records().count());
     let object = ObjectId::default();
     let plan = shard.plan(object, 0..4 << 20);

@@ -410,7 +410,7 @@ impl World {
         let node = &mut self.nodes[i];
         if let Some(shard) = &mut node.shard {
             // a full disk holds records back, and one that failed poisons
-            let _ = shard.apply_some(&mut node.disk, 8);
+            let _ = shard.apply_some(&mut node.disk, 8 * PgShard::APPLY_BYTES_MIN);
         }
         self.look_at_applied(i)
     }

@@ -67,6 +67,10 @@ fn data_start(profile: Profile) -> u64 {
     (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(4096)
 }
 
+/// Bytes of one call that writes where nothing was. Linux makes the units of its page cache as large as such a call, and ext4 then
+/// looks at every block of a unit whenever a part of it is written again.
+const FIRST_WRITE_BYTES: usize = 128 << 10;
+
 impl FragmentFile {
     /// Opens a file that was opened from the fragment's name; `None` if it is empty: made and then lost by a crash.
     pub(super) fn open(
@@ -297,7 +301,12 @@ impl FragmentFile {
             return Err(FragmentError::Written { key: self.key, offset, length });
         }
         self.changed(bytes.len());
-        medium::write_counted(&*self.file, self.data_start + offset, bytes).map_err(|(_, error)| self.io(error))
+        let mut at = self.data_start + offset;
+        for part in bytes.chunks(FIRST_WRITE_BYTES) {
+            medium::write_counted(&*self.file, at, part).map_err(|(_, error)| self.io(error))?;
+            at += part.len() as u64;
+        }
+        Ok(())
     }
 
     /// Makes bytes of an earlier [`FragmentFile::write_data_only`] visible, with the checksum of each sector.

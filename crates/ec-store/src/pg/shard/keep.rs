@@ -107,19 +107,20 @@ impl PgShard {
         !self.to_apply.is_empty()
     }
 
-    /// Applies records of at most `objects_max` objects. Gives how many bytes were written.
+    /// Applies records until they come to `bytes_max` bytes, one at least if any may be applied. Small ones take a system
+    /// call, too: each counts as [`PgShard::APPLY_BYTES_MIN`] at least.
     ///
     /// # Errors
     /// Those of the store; the records concerned stay in the journal and are tried again.
-    pub fn apply_some(&mut self, store: &mut impl ShardStore, objects_max: usize) -> Result<u64, StoreError> {
-        let mut bytes = 0;
-        for _ in 0..objects_max {
+    pub fn apply_some(&mut self, store: &mut impl ShardStore, bytes_max: u64) -> Result<(), StoreError> {
+        let mut left = bytes_max;
+        while left > 0 {
             let Some(object) = self.to_apply.pop() else { break };
             if let Some(log) = self.log.objects.get_mut(&object) {
                 log.queued = false;
             }
-            match self.apply_object(store, object) {
-                Ok(more) => bytes += more,
+            match self.apply_object(store, object, left) {
+                Ok(bytes) => left = left.saturating_sub(bytes),
                 Err(error) => {
                     self.queue(object);
                     return Err(error);
@@ -127,11 +128,17 @@ impl PgShard {
             }
             self.log.forget_idle(object);
         }
-        Ok(bytes)
+        Ok(())
     }
 
-    /// Applies what may be applied of an object, oldest first. Rule: ApplyOrder.
-    pub(super) fn apply_object(&mut self, store: &mut impl ShardStore, object: ObjectId) -> Result<u64, StoreError> {
+    /// Applies what may be applied of an object, oldest first, until it comes to `bytes_max`, and queues the object again
+    /// then. Gives the bytes, counted as by [`PgShard::apply_some`]. Rule: ApplyOrder.
+    pub(super) fn apply_object(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+        bytes_max: u64,
+    ) -> Result<u64, StoreError> {
         let Some(log) = self.log.objects.get(&object) else { return Ok(0) };
         // Rule: JoinApplyWait
         let waits = self.view.is_joining() && !self.ret.is_rebuilt(object) && self.has(Rule::JoinApplyWait);
@@ -139,20 +146,26 @@ impl PgShard {
         if log.pins > 0 || waits || self.ret.is_busy(object) {
             return Ok(0);
         }
+        let mut bytes = 0;
+        let fits = |lsn: &Lsn| {
+            let fits = bytes < bytes_max;
+            bytes += if fits { u64::from(self.log.entries[lsn].record.length).max(Self::APPLY_BYTES_MIN) } else { 0 };
+            fits
+        };
         let pending = log.pending.iter().copied();
         let ready: Vec<Lsn> = match self.has(Rule::ApplyOrder) {
-            true => pending.take_while(|lsn| self.may_apply(*lsn)).collect(),
-            false => pending.rev().filter(|lsn| self.may_apply(*lsn)).collect(),
+            true => pending.take_while(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
+            false => pending.rev().filter(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
         };
-        let record = |lsn: &Lsn| &self.log.entries[lsn].record;
-        let changes: Vec<Change<'_>> = ready.iter().map(|lsn| record(lsn).change()).collect();
+        let changes: Vec<Change<'_>> = ready.iter().map(|lsn| self.log.entries[lsn].record.change()).collect();
         if changes.is_empty() {
             return Ok(0);
         }
         store.apply(self.pg(), &self.view.pg.profile, object, &changes)?;
-        let written = |c: &Change<'_>| if let Change::Write { data, .. } = c { data.len() as u64 } else { 0 };
-        let bytes = changes.iter().map(written).sum();
         ready.into_iter().for_each(|lsn| self.log.set_applied(lsn));
+        if bytes >= bytes_max {
+            self.queue(object);
+        }
         Ok(bytes)
     }
 

@@ -200,7 +200,7 @@ impl PgShard {
         for (id, seq) in known {
             self.learn_stable(*id, *seq);
         }
-        self.apply_object(store, object)?;
+        self.apply_object(store, object, u64::MAX)?;
         // Rule: JoinMark - everything the asker had been told is decided must be known here.
         let reached = |&(id, seq): &(SessionId, Seq)| {
             let none = seq == Seq::default() || self.is_gone(id);

@@ -118,6 +118,9 @@ impl PgShard {
     /// file to sync costs more than writing twice.
     pub const DIRECT_BYTES_MIN: u32 = 32 << 10;
 
+    /// What the smallest record counts as when it is applied, in bytes: a system call takes as long as copying so many.
+    pub const APPLY_BYTES_MIN: u64 = 16 << 10;
+
     /// A shard that was not held before.
     pub fn new(view: ShardView) -> Self {
         let replay = Replay::new(view.pg.pg);
@@ -371,8 +374,8 @@ impl PgShard {
         let barred = record.length < self.direct_bytes_min || joins;
         // Rule: DirectOnce - space that any journalled record spans is not never-written.
         let covered = || self.log.objects.get(&record.object).is_some_and(|log| log.is_covered(&span));
-        let seen = self.has(Rule::DirectOnce) && covered();
-        !barred && !seen && store.is_unwritten(self.pg(), record.object, span)
+        let seen = || self.has(Rule::DirectOnce) && covered();
+        !barred && !seen() && store.is_unwritten(self.pg(), record.object, span)
     }
 
     /// A session tells its stable mark, and may ask to sync.
