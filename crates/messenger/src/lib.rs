@@ -39,6 +39,7 @@
 #![deny(unsafe_code)]
 
 mod blocking;
+mod brevity;
 pub mod buffer;
 mod channel;
 mod connection;
@@ -80,6 +81,7 @@ mod wire;
 mod worker;
 
 pub use blocking::JobFailed;
+pub use brevity::Brevity;
 pub use channel::Gone;
 pub use connection::{Call, Connection};
 pub use connections::{

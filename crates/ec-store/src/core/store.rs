@@ -215,6 +215,12 @@ impl CoreStore {
         SyncFiles { files, dirs }
     }
 
+    /// How many files and directories [`CoreStore::take_unsynced`] would give.
+    pub(super) fn unsynced_files(&self, all: bool) -> usize {
+        let beside = if all { self.fragments.dirty_files().count() + self.deleted_in.len() } else { 0 };
+        self.direct.len() + beside
+    }
+
     /// A sync did not happen: what it was to sync is still unsynced.
     pub(super) fn put_back(&mut self, unsynced: SyncFiles) {
         for file in unsynced.files {

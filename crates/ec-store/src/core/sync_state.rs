@@ -2,6 +2,7 @@
 //!
 //! Contract: no I/O and no clock. Whoever runs a sync says when it begins and ends.
 
+use messenger::Brevity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,22 @@ impl SyncSeen {
     }
 }
 
+/// What a sync has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SyncWork {
+    /// Files and directories, the journal as one.
+    pub files: usize,
+    /// It is the journal, and one file of it alone.
+    pub is_journal_alone: bool,
+    /// Bytes that the disk was given in all, by all cores.
+    pub written: u64,
+    /// Bytes that the journal was given in all.
+    pub journalled: u64,
+}
+
+/// A sync of the journal alone that has no more to bring to the disk takes as long as the disk's own delay, or nearly.
+const SMALL_BYTES_MAX: u64 = 256 << 10;
+
 /// By number.
 #[derive(Debug, Default)]
 pub(super) struct SyncState {
@@ -44,6 +61,12 @@ pub(super) struct SyncState {
     seen: [Option<SyncSeen>; 2],
     /// What the disk had been given when the last one began.
     written: u64,
+    /// What the journal had been given when the last one began.
+    journalled: u64,
+    /// The last one is, or was, small.
+    was_small: bool,
+    /// Of small ones.
+    brevity: Brevity,
 }
 
 impl SyncState {
@@ -61,15 +84,25 @@ impl SyncState {
         self.done >= number
     }
 
-    /// One begins, of so many files, while the disk has been given so many bytes in all; gives its number, and where its
-    /// steps are counted.
-    pub fn begin(&mut self, now: Instant, files: usize, written: u64) -> (u64, Arc<AtomicU64>) {
+    /// Is the next one to run on the core's own thread? A small one on a disk that was quick with the last: it is over before
+    /// another thread would have begun it.
+    pub fn is_brief(&self, work: SyncWork) -> bool {
+        self.is_small(work) && self.brevity.is_expected()
+    }
+
+    fn is_small(&self, work: SyncWork) -> bool {
+        work.is_journal_alone && work.journalled.saturating_sub(self.journalled) <= SMALL_BYTES_MAX
+    }
+
+    /// One begins; gives its number, and where its steps are counted.
+    pub fn begin(&mut self, now: Instant, work: SyncWork) -> (u64, Arc<AtomicU64>) {
         assert!(!self.running, "two syncs of a core at once");
         (self.wanted, self.running) = (false, true);
         self.begun += 1;
-        let bytes = written.saturating_sub(self.written);
-        self.written = written;
-        self.seen = [self.seen[1], Some(SyncSeen { began: now, ended: None, files, bytes })];
+        self.was_small = self.is_small(work);
+        let bytes = work.written.saturating_sub(self.written);
+        (self.written, self.journalled) = (work.written, work.journalled);
+        self.seen = [self.seen[1], Some(SyncSeen { began: now, ended: None, files: work.files, bytes })];
         self.steps.fetch_add(1, Ordering::Relaxed);
         (self.begun, Arc::clone(&self.steps))
     }
@@ -78,6 +111,9 @@ impl SyncState {
     pub fn end(&mut self, now: Instant, number: u64) {
         self.done = number;
         self.stop(now);
+        if let Some(last) = self.seen[1].filter(|_| self.was_small) {
+            self.brevity.took(last.took(now));
+        }
     }
 
     /// It met a full disk and is to be tried again. Those who wait for it wait for the next.
@@ -121,6 +157,10 @@ impl SyncState {
 mod tests {
     use super::*;
 
+    fn work(files: usize, written: u64) -> SyncWork {
+        SyncWork { files, is_journal_alone: files == 1, written, journalled: written }
+    }
+
     fn times() -> impl Fn(u64) -> Instant {
         let begin = Instant::now();
         move |seconds| begin + Duration::from_secs(seconds)
@@ -130,13 +170,13 @@ mod tests {
     fn a_sync_stalls_while_it_ends_with_no_file() {
         let (mut sync, at) = (SyncState::default(), times());
         assert_eq!(sync.stall(at(0)), Duration::ZERO, "none runs");
-        let (_, steps) = sync.begin(at(0), 1, 0);
+        let (_, steps) = sync.begin(at(0), work(1, 0));
         assert_eq!([sync.stall(at(1)), sync.stall(at(4))], [Duration::ZERO, Duration::from_secs(3)]);
         steps.fetch_add(1, Ordering::Relaxed);
         assert_eq!([sync.stall(at(5)), sync.stall(at(7))], [Duration::ZERO, Duration::from_secs(2)]);
         sync.stop(at(8));
         assert_eq!(sync.stall(at(8)), Duration::ZERO);
-        sync.begin(at(8), 1, 0);
+        sync.begin(at(8), work(1, 0));
         assert_eq!(sync.stall(at(9)), Duration::ZERO, "another one");
     }
 
@@ -144,10 +184,10 @@ mod tests {
     fn the_last_two_are_remembered_with_what_they_had_to_do() {
         let (mut sync, at) = (SyncState::default(), times());
         assert_eq!(sync.seen(), [None; 2]);
-        let (number, _) = sync.begin(at(0), 1, 100);
+        let (number, _) = sync.begin(at(0), work(1, 100));
         sync.end(at(1), number);
         assert!(sync.is_done(number) && !sync.is_done(number + 1));
-        let (number, _) = sync.begin(at(2), 7, 150);
+        let (number, _) = sync.begin(at(2), work(7, 150));
         let [first, second] = sync.seen().map(|seen| seen.unwrap());
         assert_eq!(first, SyncSeen { began: at(0), ended: Some(at(1)), files: 1, bytes: 100 });
         assert_eq!(second, SyncSeen { began: at(2), ended: None, files: 7, bytes: 50 });
@@ -156,5 +196,25 @@ mod tests {
         assert!(sync.wanted && sync.all && !sync.is_running());
         assert_eq!(sync.next(), number, "who waited for it waits for the next");
         assert_eq!(sync.seen()[1].unwrap().ended, Some(at(5)));
+    }
+
+    #[test]
+    fn a_small_sync_is_brief_where_the_last_one_was() {
+        let (mut sync, begin) = (SyncState::default(), Instant::now());
+        let mut run = |work: SyncWork, took: Duration| {
+            let expected = sync.is_brief(work);
+            let (number, _) = sync.begin(begin, work);
+            sync.end(begin + took, number);
+            expected
+        };
+        let (quick, slow) = (Duration::from_micros(90), Duration::from_millis(8));
+        assert!(!run(work(1, 4096), quick), "nothing is known of the disk");
+        assert!(run(work(1, 8192), quick));
+        let large = 8192 + SMALL_BYTES_MAX + 1;
+        assert!(!run(work(1, large), slow), "too much to bring to the disk");
+        assert!(!run(work(3, large), slow), "files beside the journal");
+        assert!(run(work(1, large + 1), slow), "those two said nothing of a small one");
+        assert!(!run(work(1, large + 2), quick), "the last one was slow");
+        assert!(run(work(1, large + 3), quick));
     }
 }

@@ -1,19 +1,22 @@
 //! What a core does by itself: the end of a turn, syncs, applying, trimming.
 
-use super::sync_state::SyncSeen;
+use super::store::SyncFiles;
+use super::sync_state::{SyncSeen, SyncWork};
 use super::{Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
 use crate::fragment::FragmentError;
 use crate::fullness::FullRatios;
 use crate::journal;
-use crate::journal::JournalError;
+use crate::journal::{JournalError, SyncHandle};
 use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
 use messenger::JobFailed;
 use protocol::shard::Status;
 use protocol::{PgId, Rules};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// Objects whose records are applied before other tasks get their turn.
-const APPLY_OBJECTS: usize = 8;
+/// Bytes applied before other tasks and the sockets get their turn: a fraction of a millisecond.
+const APPLY_BYTES: u64 = 512 << 10;
 /// How long to wait when the disk is full.
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
@@ -48,6 +51,36 @@ impl From<JournalError> for SyncFailure {
     }
 }
 
+/// What the task of turns has to do after one.
+enum After {
+    Nothing,
+    /// A sync that takes no time worth another thread's.
+    SyncHere,
+    /// The disk is full: the turn is to be ended again, later.
+    Full,
+}
+
+/// A sync that was begun.
+struct SyncJob {
+    number: u64,
+    all: bool,
+    unsynced: SyncFiles,
+    journal: SyncHandle,
+    steps: Arc<AtomicU64>,
+}
+
+/// What became of it; what it was to sync, if it did not.
+type SyncResult = Result<journal::Lsn, (SyncFailure, SyncFiles)>;
+
+impl SyncJob {
+    /// Waits for the disk.
+    fn run(self) -> SyncResult {
+        // Rule: DirectSync - bytes before the records that count on them.
+        let result = self.unsynced.sync(&self.steps).map_err(SyncFailure::from);
+        result.and_then(|()| Ok(self.journal.run()?)).map_err(|failure| (failure, self.unsynced))
+    }
+}
+
 impl<O: Outlet> Core<O> {
     /// The end of the turn is to flush and to answer.
     pub(super) fn schedule_turn(&self) {
@@ -72,24 +105,25 @@ impl<O: Outlet> Core<O> {
                 notified.await;
                 continue;
             }
-            if !self.end_turn() {
-                self.shared.worker.sleep(FULL_DELAY).await;
+            match self.end_turn() {
+                After::Nothing => {}
+                After::Full => self.shared.worker.sleep(FULL_DELAY).await,
+                After::SyncHere => {
+                    // The answers leave first: whoever wrote goes on meanwhile.
+                    self.shared.worker.yield_now().await;
+                    self.sync_here();
+                }
             }
         }
     }
 
-    /// Flushes the journal, then answers, then begins a sync that is wanted. False: the disk is full, try again.
-    fn end_turn(&self) -> bool {
+    /// Flushes the journal and answers. Begins a sync that is wanted, unless it is one to be run by this task.
+    fn end_turn(&self) -> After {
         self.note_wanted_sync();
-        let mut state = self.shared.state.borrow_mut();
-        match state.store.flush() {
-            Ok(()) => {}
-            Err(StoreError::Io(why)) => state.store.set_poison(why),
-            Err(error) => {
-                tracing::warn!(%error, "the journal cannot be written");
-                return false;
-            }
+        if !self.flush() {
+            return After::Full;
         }
+        let mut state = self.shared.state.borrow_mut();
         state.turn_due = false;
         let ratios = self.shared.ratios.get();
         if state.store.space.free(ratios) < FREE_LOW
@@ -101,10 +135,27 @@ impl<O: Outlet> Core<O> {
             Self::answer(&mut state, pg, ratios);
         }
         self.shared.times.answered(&mut state.waiting);
-        let begin = state.sync.wanted && !state.sync.is_running();
+        if !state.sync.wanted || state.sync.is_running() {
+            return After::Nothing;
+        }
+        if state.sync.is_brief(Self::sync_work(&state)) {
+            return After::SyncHere;
+        }
         drop(state);
-        if begin {
-            self.begin_sync();
+        self.begin_sync();
+        After::Nothing
+    }
+
+    /// Writes the journal to the page cache. False: the disk is full.
+    fn flush(&self) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        match state.store.flush() {
+            Ok(()) => {}
+            Err(StoreError::Io(why)) => state.store.set_poison(why),
+            Err(error) => {
+                tracing::warn!(%error, "the journal cannot be written");
+                return false;
+            }
         }
         true
     }
@@ -184,47 +235,87 @@ impl<O: Outlet> Core<O> {
         is_wanted
     }
 
+    /// Runs the sync that is wanted on this thread, with what has come meanwhile, and has the turn end anew.
+    fn sync_here(&self) {
+        let is_wanted = {
+            let state = self.shared.state.borrow();
+            state.sync.wanted && !state.sync.is_running()
+        };
+        if is_wanted
+            && self.flush()
+            && let Some(job) = self.start_sync()
+        {
+            let (number, all) = (job.number, job.all);
+            self.finish_sync(number, all, job.run());
+        }
+        self.schedule_turn();
+    }
+
     /// Begins a sync of what is flushed.
     fn begin_sync(&self) {
-        let mut state = self.shared.state.borrow_mut();
-        if state.store.poison().is_some() || state.stopped {
-            return;
-        }
-        let all = std::mem::take(&mut state.sync.all);
-        for held in state.shards.values_mut().filter(|held| held.shard.is_unsynced()) {
-            held.shard.begin_sync();
-        }
-        let unsynced = state.store.take_unsynced(all);
-        let handle = state.store.journal.sync_handle();
-        let (files, written) = (unsynced.files.len() + unsynced.dirs.len() + 1, state.store.space.disk_written());
-        let (number, steps) = state.sync.begin(Instant::now(), files, written);
-        drop(state);
-        let job = self.shared.worker.blocking(move || {
-            // Rule: DirectSync - bytes before the records that count on them.
-            let result = unsynced.sync(&steps).map_err(SyncFailure::from).and_then(|()| Ok(handle.run()?));
-            (result, unsynced)
-        });
+        let Some(job) = self.start_sync() else { return };
+        let (number, all) = (job.number, job.all);
+        let job = self.shared.worker.blocking(move || job.run());
         let core = self.clone();
         self.shared.worker.spawn(async move {
-            let retry = match job.await {
-                Ok((Ok(lsn), _)) => core.end_sync(number, lsn),
-                Ok((Err(SyncFailure::Full), unsynced)) => {
-                    let mut state = core.shared.state.borrow_mut();
-                    state.store.put_back(unsynced);
-                    state.sync.end_full(Instant::now(), all);
-                    true
+            let is_full = match job.await {
+                Ok(result) => core.finish_sync(number, all, result),
+                Err(JobFailed) => {
+                    core.lose("a sync did not end".to_owned());
+                    false
                 }
-                Ok((Err(SyncFailure::Lost(why)), _)) => core.lose(why),
-                Err(JobFailed) => core.lose("a sync did not end".to_owned()),
             };
-            if retry {
+            if is_full {
                 core.shared.worker.sleep(FULL_DELAY).await;
             }
             core.schedule_turn();
         });
     }
 
-    fn end_sync(&self, number: u64, lsn: journal::Lsn) -> bool {
+    /// What a sync that begins now has to do.
+    fn sync_work(state: &State<O>) -> SyncWork {
+        let (beside, handle) = (state.store.unsynced_files(state.sync.all), state.store.journal.sync_handle());
+        SyncWork {
+            files: beside + 1,
+            is_journal_alone: beside == 0 && handle.files() <= 1,
+            written: state.store.space.disk_written(),
+            journalled: state.store.journal.appended_bytes(),
+        }
+    }
+
+    /// The sync to be run; `None` where nothing is synced any more.
+    fn start_sync(&self) -> Option<SyncJob> {
+        let mut state = self.shared.state.borrow_mut();
+        if state.store.poison().is_some() || state.stopped {
+            return None;
+        }
+        let work = Self::sync_work(&state);
+        let all = std::mem::take(&mut state.sync.all);
+        for held in state.shards.values_mut().filter(|held| held.shard.is_unsynced()) {
+            held.shard.begin_sync();
+        }
+        let unsynced = state.store.take_unsynced(all);
+        let journal = state.store.journal.sync_handle();
+        let (number, steps) = state.sync.begin(Instant::now(), work);
+        Some(SyncJob { number, all, unsynced, journal, steps })
+    }
+
+    /// It has run. True: the disk is full, and it is to be tried again.
+    fn finish_sync(&self, number: u64, all: bool, result: SyncResult) -> bool {
+        match result {
+            Ok(lsn) => self.end_sync(number, lsn),
+            Err((SyncFailure::Full, unsynced)) => {
+                let mut state = self.shared.state.borrow_mut();
+                state.store.put_back(unsynced);
+                state.sync.end_full(Instant::now(), all);
+                return true;
+            }
+            Err((SyncFailure::Lost(why), _)) => self.lose(why),
+        }
+        false
+    }
+
+    fn end_sync(&self, number: u64, lsn: journal::Lsn) {
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, touched, sync, stats, .. } = &mut *state;
         store.journal.synced(lsn);
@@ -238,7 +329,6 @@ impl<O: Outlet> Core<O> {
         self.shared.times.synced(&mut state.waiting, number);
         drop(state);
         self.shared.synced.notify_all();
-        false
     }
 
     /// For how long the disk has not ended a sync of a single file, though asked to. To be looked at again and again.
@@ -251,13 +341,12 @@ impl<O: Outlet> Core<O> {
         self.shared.state.borrow().sync.seen()
     }
 
-    fn lose(&self, why: String) -> bool {
+    fn lose(&self, why: String) {
         let mut state = self.shared.state.borrow_mut();
         state.sync.stop(Instant::now());
         state.store.set_poison(why);
         drop(state);
         self.shared.synced.notify_all();
-        false
     }
 
     // ---- upkeep
@@ -340,7 +429,7 @@ impl<O: Outlet> Core<O> {
                     let mut state = self.shared.state.borrow_mut();
                     let State { store, shards, .. } = &mut *state;
                     let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_to_apply()) else { break };
-                    held.shard.apply_some(store, APPLY_OBJECTS)
+                    held.shard.apply_some(store, APPLY_BYTES)
                 };
                 if self.note_wanted_sync() {
                     self.schedule_turn();

@@ -177,6 +177,8 @@ pub struct Journal {
     /// Oldest first; the last is the one appended to.
     segments: VecDeque<Segment>,
     next_lsn: Lsn,
+    /// Bytes appended since it was opened.
+    appended_bytes: u64,
     synced: Lsn,
     batch: Batch,
     kept: Kept,
@@ -228,6 +230,7 @@ impl Journal {
             beyond_max: 0,
             segments,
             next_lsn,
+            appended_bytes: 0,
             synced: next_lsn - 1,
             batch: Batch::default(),
             kept: Kept::default(),
@@ -392,6 +395,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Bytes of all entries appended since it was opened.
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended_bytes
+    }
+
     /// Numbers of the segments, oldest first; the last is being written.
     pub fn segments(&self) -> impl Iterator<Item = u64> + '_ {
         self.segments.iter().map(|segment| segment.number)
@@ -508,6 +516,7 @@ impl Journal {
         newest.bytes += bytes;
         newest.last_lsn = lsn;
         self.next_lsn += 1;
+        self.appended_bytes += bytes;
         self.batch.push(location.offset, bytes, &header, front, data);
         location
     }

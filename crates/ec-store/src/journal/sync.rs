@@ -25,6 +25,11 @@ impl SyncHandle {
         self.upto
     }
 
+    /// Files and directories that it has to sync.
+    pub fn files(&self) -> usize {
+        self.files.len() + usize::from(self.has_new_name)
+    }
+
     /// Waits until everything is on the disk, one after the other if several are run at once; returns what to tell [`super::Journal::synced`].
     ///
     /// # Errors

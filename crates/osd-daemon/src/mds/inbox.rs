@@ -11,6 +11,7 @@ use protocol::namespace::{Answer, Reply, Request};
 use protocol::{Gfid, Kind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Something for the owner.
 pub(super) enum Event {
@@ -21,7 +22,7 @@ pub(super) enum Event {
     /// The monitor has a new map.
     Map(Box<ClusterMap>),
     /// What was committed before the sync began is on disk, or not.
-    Synced { persister: Box<dyn Persist>, result: Result<(), StoreError> },
+    Synced { persister: Box<dyn Persist>, result: Result<(), StoreError>, took: Duration },
     /// The data worker asks for files to purge.
     NextPurges { limit: usize, answer: Sender<Vec<PurgeEntry>> },
     /// The data worker asks for files whose size is to be recovered.

@@ -4,14 +4,14 @@ use super::inbox::{Event, Inbox};
 use super::{MdsConfig, wall_clock};
 use cluster::{ClusterMap, SessionState};
 use messenger::sync::{Receiver, Sender, oneshot};
-use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
+use messenger::{Brevity, Connection, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
 use protocol::namespace::{Answer, Attr, Recall, Reply};
 use protocol::{Epoch, Gfid, Kind, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Events carried out between two commits, at most: bounds the delay of the first by the work of the others.
 const TURN_EVENTS_MAX: usize = 256;
@@ -56,6 +56,7 @@ struct Sync {
     /// Something was committed since the last sync began.
     dirty: bool,
     last: Duration,
+    brevity: Brevity,
 }
 
 /// Waits for a sync.
@@ -76,6 +77,7 @@ impl Owner {
             waiting: Vec::new(),
             dirty: true,
             last: Duration::ZERO,
+            brevity: Brevity::default(),
         };
         Self {
             worker,
@@ -143,18 +145,9 @@ impl Owner {
                 Ok(())
             }
             Event::Map(map) => self.take_map(now, &map),
-            Event::Synced { persister, result } => {
-                result?;
-                self.sync.persister = Some(persister);
-                for waiter in std::mem::take(&mut self.sync.running) {
-                    match waiter {
-                        Waiter::Request(token, reply) => self.answer(token, reply),
-                        // The asker is gone only at the end.
-                        Waiter::Purges(answer, entries) => drop(answer.send(entries)),
-                    }
-                }
-                self.maybe_sync(now);
-                Ok(())
+            Event::Synced { persister, result, took } => {
+                self.synced(persister, result, took)?;
+                self.maybe_sync(now)
             }
             Event::NextPurges { limit, answer } => {
                 self.finish_turn()?; // a file is handed out only when its removal is committed
@@ -163,7 +156,7 @@ impl Owner {
                     drop(answer.send(entries));
                 } else {
                     self.sync.waiting.push(Waiter::Purges(answer, entries));
-                    self.start_sync();
+                    self.start_sync()?;
                 }
                 Ok(())
             }
@@ -179,8 +172,7 @@ impl Owner {
                     self.space_checked = now;
                     self.check_space();
                 }
-                self.maybe_sync(now);
-                Ok(())
+                self.maybe_sync(now)
             }
             Event::Stop => Ok(()),
         }
@@ -200,10 +192,7 @@ impl Owner {
                 }
             }
         }
-        if wants_sync {
-            self.start_sync();
-        }
-        Ok(())
+        if wants_sync { self.start_sync() } else { Ok(()) }
     }
 
     fn answer(&mut self, token: u64, reply: Reply) {
@@ -250,40 +239,63 @@ impl Owner {
         self.service.sessions_changed(now, view)
     }
 
-    fn maybe_sync(&mut self, now: Duration) {
+    fn maybe_sync(&mut self, now: Duration) -> Result<(), StoreError> {
         let due = self.sync.dirty && now >= self.sync.last + self.config.sync_interval;
-        if due || !self.sync.waiting.is_empty() {
-            if due {
-                self.sync.last = now;
-            }
-            self.start_sync();
+        if !due && self.sync.waiting.is_empty() {
+            return Ok(());
         }
+        if due {
+            self.sync.last = now;
+        }
+        self.start_sync()
     }
 
-    /// Starts a sync unless one runs; requests that came meanwhile share the next.
-    fn start_sync(&mut self) {
-        let Some(persister) = self.sync.persister.take() else { return };
+    /// Starts a sync unless one runs; requests that came meanwhile share the next. One that should be brief is run here.
+    fn start_sync(&mut self) -> Result<(), StoreError> {
+        let Some(persister) = self.sync.persister.take() else { return Ok(()) };
         self.sync.running = std::mem::take(&mut self.sync.waiting);
         self.sync.dirty = false;
+        if self.sync.brevity.is_expected() {
+            let (result, took) = timed_persist(&*persister);
+            return self.synced(persister, result, took);
+        }
         let inbox = Arc::clone(&self.inbox);
         let job = self.worker.blocking(move || {
-            let result = persister.persist();
-            (persister, result)
+            let (result, took) = timed_persist(&*persister);
+            Event::Synced { persister, result, took }
         });
         let (ended, receiver) = oneshot();
         self.sync.ended = Some(receiver);
         self.worker.spawn(async move {
-            let event = match job.await {
-                Ok((persister, result)) => Event::Synced { persister, result },
-                Err(error) => {
-                    tracing::error!(%error, "sync failed");
-                    Event::Stop
-                }
-            };
+            let event = job.await.unwrap_or_else(|error| {
+                tracing::error!(%error, "sync failed");
+                Event::Stop
+            });
             inbox.push(event);
             // Nobody waits unless the role ends.
             let _ = ended.send(());
         });
+        Ok(())
+    }
+
+    /// A sync has ended: who waited for it is answered.
+    fn synced(
+        &mut self,
+        persister: Box<dyn Persist>,
+        result: Result<(), StoreError>,
+        took: Duration,
+    ) -> Result<(), StoreError> {
+        result?;
+        self.sync.brevity.took(took);
+        self.sync.persister = Some(persister);
+        for waiter in std::mem::take(&mut self.sync.running) {
+            match waiter {
+                Waiter::Request(token, reply) => self.answer(token, reply),
+                // The asker is gone only at the end.
+                Waiter::Purges(answer, entries) => drop(answer.send(entries)),
+            }
+        }
+        Ok(())
     }
 
     fn check_space(&mut self) {
@@ -292,4 +304,10 @@ impl Owner {
             Err(error) => tracing::warn!(%error, dir = %self.config.dir.display(), "cannot read the free space"),
         }
     }
+}
+
+/// Waits for the disk, and says for how long.
+fn timed_persist(persister: &dyn Persist) -> (Result<(), StoreError>, Duration) {
+    let began = Instant::now();
+    (persister.persist(), began.elapsed())
 }
