@@ -3,7 +3,9 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker};
 
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
@@ -46,6 +48,39 @@ fn no_write_begins_while_a_journal_is_at_its_limit() {
 }
 
 #[test]
+fn those_who_wait_are_let_in_as_they_came() {
+    let window = Window::new(150_000);
+    let alone = || std::iter::once(Rc::clone(&window)).collect();
+    let (first, second) = (admitted(&[&window], 45_000), admitted(&[&window], 45_000));
+    let mut large = pin!(OnTheWay::admit(alone(), 80_000));
+    let mut given_up = Box::pin(OnTheWay::admit(alone(), 40_000));
+    let mut small = pin!(OnTheWay::admit(alone(), 40_000));
+    assert!(poll(large.as_mut()).is_pending() && poll(given_up.as_mut()).is_pending());
+    drop(first);
+    assert!(poll(small.as_mut()).is_pending(), "there would be room, but others came first");
+    drop(second);
+    assert!(poll(small.as_mut()).is_pending());
+    let Poll::Ready(large) = poll(large) else { panic!("it is the first") };
+    drop(large);
+    assert!(poll(small.as_mut()).is_pending(), "one is before it");
+    drop(given_up);
+    assert!(poll(small).is_ready());
+}
+
+#[test]
+fn two_who_are_first_before_two_windows_do_not_wait_for_each_other() {
+    let (a, b) = (Window::new(60_000), Window::new(60_000));
+    let both =
+        |first: &Rc<Window>, second: &Rc<Window>| [first, second].map(Rc::clone).into_iter().collect::<Windows>();
+    let (in_a, in_b) = (admitted(&[&a], 45_000), admitted(&[&b], 45_000));
+    let mut waits_in_a = pin!(OnTheWay::admit(both(&a, &b), 20_000));
+    let mut waits_in_b = pin!(OnTheWay::admit(both(&b, &a), 20_000));
+    assert!(poll(waits_in_a.as_mut()).is_pending() && poll(waits_in_b.as_mut()).is_pending());
+    drop((in_a, in_b));
+    assert!(poll(waits_in_a.as_mut()).is_ready() && poll(waits_in_b.as_mut()).is_ready());
+}
+
+#[test]
 fn a_write_larger_than_the_window_has_it_alone() {
     let window = Window::new(10_000);
     let large = admitted(&[&window], 1 << 20);
@@ -53,6 +88,52 @@ fn a_write_larger_than_the_window_has_it_alone() {
     assert!(poll(next.as_mut()).is_pending());
     drop(large);
     assert!(poll(next).is_ready());
+}
+
+/// Set by a wake-up.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+proptest! {
+    /// Polled only when woken, and with parts given back in any order, every write has its turn.
+    #[test]
+    fn nobody_waits_for_ever(
+        writes in prop::collection::vec((prop::collection::vec(0usize..4, 1..4), 500u64..90_000), 1..40),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 40),
+    ) {
+        let windows: Vec<_> = (0..4).map(|_| Window::new(100_000)).collect();
+        let mut waiting: Vec<_> = writes
+            .into_iter()
+            .map(|(mut of, bytes)| {
+                of.dedup();
+                let windows: Windows = of.into_iter().map(|at| Rc::clone(&windows[at])).collect();
+                (Box::pin(OnTheWay::admit(windows, bytes)), Arc::new(Woken(AtomicBool::new(true))))
+            })
+            .collect();
+        let (mut parts, mut order) = (Vec::new(), order.into_iter().cycle());
+        while !waiting.is_empty() || !parts.is_empty() {
+            while let Some(at) = waiting.iter().position(|(_, woken)| woken.0.load(Relaxed)) {
+                let (write, woken) = &mut waiting[at];
+                woken.0.store(false, Relaxed);
+                let waker = Waker::from(Arc::clone(woken));
+                if let Poll::Ready(part) = write.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    parts.push(part);
+                    drop(waiting.swap_remove(at));
+                }
+            }
+            prop_assert!(!parts.is_empty() || waiting.is_empty(), "{} wait, and nothing is on its way", waiting.len());
+            if !parts.is_empty() {
+                let at = order.next().expect("a cycle").index(parts.len());
+                drop(parts.swap_remove(at));
+            }
+        }
+        prop_assert!(windows.iter().all(|window| window.on_the_way.get() == 0 && !window.has_line()));
+    }
 }
 
 /// Cores with journals, and sessions that write to all of them, each core hearing of it in its own time.
