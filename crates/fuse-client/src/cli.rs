@@ -67,7 +67,7 @@ struct MountArgs {
     /// Return once it is mounted, and go on in the background
     #[arg(short, long)]
     daemon: bool,
-    /// Threads that read requests from the kernel [default: 2, or 1 on one CPU]
+    /// Threads that read requests from the kernel [default: 2, or 1 below four CPUs]
     #[arg(long, env = "TREFOIL_FUSE_THREADS")]
     threads: Option<String>,
     /// Threads that work on requests, each with connections of its own [default: 1 below 8 CPUs, else a quarter of them, 8 at most]

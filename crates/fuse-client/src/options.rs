@@ -44,7 +44,7 @@ pub struct MountSettings {
     pub dir: PathBuf,
     /// In the background.
     pub daemon: bool,
-    /// Threads that read requests from the kernel; default 2, or 1 on one CPU: more made it slower.
+    /// Threads that read requests from the kernel; default 2, or 1 below four CPUs: more made it slower.
     pub threads: usize,
     /// Threads that work on requests; the file's first placement group says which. Each has a connection of its own to every
     /// core of every OSD. `None`: [`client::ClientConfig::workers`]'s default.
@@ -92,7 +92,7 @@ impl MountSettings {
             address,
             dir,
             daemon: false,
-            threads: std::thread::available_parallelism().map_or(1, usize::from).min(2),
+            threads: if std::thread::available_parallelism().map_or(1, usize::from) < 4 { 1 } else { 2 },
             workers: None,
             buffer_pools: None,
             attr_timeout: Duration::from_secs(1),
