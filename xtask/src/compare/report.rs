@@ -83,6 +83,8 @@ const NOT_SHOWN: &str = "## What this does not show
 
 * Client, daemons and load share the cores of one machine and its loopback: what saves CPU counts more here than it would over
   a network, and a network's latency is missing.
+* Trefoil's processes reach each other through Unix sockets here, as they are on one host, and those of GlusterFS and Ceph through TCP.
+  With `--peer trefoil-tcp` Trefoil is measured over TCP beside itself.
 * All data lies on one disk behind one page cache. Data that was just written is read from memory; cells marked cold begin
   with `sync; echo 3 > /proc/sys/vm/drop_caches`, which empties the kernel's caches but not those in the memory of daemons and clients.
 * Direct I/O on ext4 goes to the disk; what is direct on the other mounts may end in the page cache below them, so that shares of ext4

@@ -36,6 +36,8 @@ pub enum Peer {
     FusePassthrough,
     /// CephFS over an erasure-coded 2+1 pool, mounted with ceph-fuse
     Cephfs,
+    /// Trefoil over TCP, as between hosts, instead of Unix sockets
+    TrefoilTcp,
 }
 
 impl Peer {
@@ -47,6 +49,7 @@ impl Peer {
             Peer::Ext4 => "ext4",
             Peer::FusePassthrough => "fuse-passthrough",
             Peer::Cephfs => "cephfs",
+            Peer::TrefoilTcp => "trefoil-tcp",
         }
     }
 
@@ -61,6 +64,11 @@ impl Peer {
             Peer::Ext4 => Box::new(plain::Plain::up(dir)?),
             Peer::FusePassthrough => Box::new(passthrough::Passthrough::up(dir, bench)?),
             Peer::Cephfs => Box::new(ceph::Ceph::up(dir, bench)?),
+            Peer::TrefoilTcp => {
+                let tcp = Setting { key: "ms_local_sockets".to_owned(), value: false.to_string() };
+                let variant = Variant { with: vec![tcp], ..Variant::default() };
+                Box::new(trefoil::Trefoil::up(dir, &variant, bench)?.named(self.name()))
+            }
         })
     }
 }

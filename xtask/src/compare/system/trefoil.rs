@@ -52,6 +52,12 @@ impl Trefoil {
         let (name, slow) = (variant.name(), variant.slow);
         Ok(Trefoil { name, area, others: Vec::new(), cluster, slow, interrupt: bench.interrupt.clone() })
     }
+
+    /// The same, under another name in reports.
+    pub fn named(mut self, name: &str) -> Trefoil {
+        name.clone_into(&mut self.name);
+        self
+    }
 }
 
 impl System for Trefoil {
@@ -70,7 +76,7 @@ impl System for Trefoil {
         let changed: Vec<&str> = layout.settings.iter().map(String::as_str).chain(options).collect();
         let changed = changed.join(", ");
         let settings = if changed.is_empty() { "all settings as they come" } else { &changed };
-        vec![format!("{processes}, {}+{}, on the disk, loopback, FUSE mount, {settings}", layout.k, layout.m)]
+        vec![format!("{processes}, {}+{}, on the disk and one host, FUSE mount, {settings}", layout.k, layout.m)]
     }
 
     fn processes(&self) -> Vec<Process> {
