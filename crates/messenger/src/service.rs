@@ -253,8 +253,8 @@ pub struct ListenConfig {
     /// Sockets that have not said who they are, at once; a newcomer beyond it takes the place of the oldest, so that none
     /// that keep silent keep others out. Default [`GREETINGS_MAX`].
     pub greetings_max: usize,
-    /// Peers on this host come through a Unix socket instead of the loopback device, where they may: those that dial `addr`
-    /// itself, and run with this user or this process as root. Default true.
+    /// Peers on this host that dial `addr` itself come through a Unix socket instead of the loopback device, if this process runs as
+    /// root or as their user. Default true.
     pub local_sockets: bool,
     /// Settings of the connections.
     pub session: SessionConfig,

@@ -6,7 +6,8 @@
 //! the network namespace of the listener, as its port does, and goes with the socket.
 //!
 //! Contract: who dials a local name believes it only where the address is this host's own, and the listener runs as root or
-//! as the same user: a TCP port of another host cannot be taken by a program on this one, and neither can its name.
+//! as the same user: a TCP port of another host cannot be taken by a program on this one, and neither can its name. (Where the
+//! system lets sockets be bound to addresses of other hosts, `ip_nonlocal_bind`, every address counts as its own.)
 //!
 //! A Unix socket tells `epoll` that it is writable whenever its peer has read anything, so it is asked about that only
 //! while something waits to be written ([`Stream::set_blocked`]).
@@ -66,10 +67,13 @@ impl Stream {
     }
 
     fn connect_local(addr: SocketAddr) -> Option<Stream> {
+        if !is_own(addr.ip()) {
+            return None;
+        }
         let socket = UnixStream::connect_addr(&local_name(addr).ok()?).ok()?;
         let listener = socket_peercred(&socket).ok()?;
         let is_trusted = listener.uid.is_root() || listener.uid == rustix::process::geteuid();
-        (is_trusted && is_own(addr.ip())).then(|| Stream::local(socket))
+        is_trusted.then(|| Stream::local(socket))
     }
 
     /// A TCP socket.

@@ -325,6 +325,11 @@ impl Worker {
         self.inner.shutdown_at.get().is_some()
     }
 
+    /// Runs code on behalf of a task that is to outlive its panic; one is counted, logged and reported as `None`.
+    pub fn catch<R>(&self, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
+        self.guard(what, f)
+    }
+
     /// Runs code of the crate's users; a panic is counted, logged and reported as `None`.
     pub(crate) fn guard<R>(&self, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(f)) {

@@ -68,6 +68,7 @@ fn seats(listener: &Listener) -> usize {
 fn run(workers: usize) {
     let (server, client) = (runtime("server", workers), runtime("client", 1));
     let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    config.local_sockets = false; // transport.rs has the other kind
     config.placement.mapping = Mapping::Handoff;
     let seen = Arc::<Seen>::default();
     let ((taken, takes), (go_on, goes_on)) = (channel(), channel());

@@ -95,6 +95,7 @@ fn placement(mapping: Mapping) -> PlacementConfig {
 fn serve(runtime: &Runtime, mapping: Mapping) -> (Listener, Arc<Book>) {
     let book = Arc::<Book>::default();
     let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    config.local_sockets = false; // transport.rs has the other kind
     config.placement = placement(mapping);
     let for_services = Arc::clone(&book);
     let listener = runtime.handle().listen(config, move |_| Rc::new(Recorder(Arc::clone(&for_services))));
@@ -368,6 +369,7 @@ fn work_handed_over_keeps_the_order_of_its_connection() {
     let (server, client) = (runtime("server", 3), runtime("client", 2));
     let notes = Arc::<Mutex<HashMap<u64, Vec<u64>>>>::default();
     let mut config = ListenConfig::new("127.0.0.1:0".parse().expect("an address"), CLUSTER, "server");
+    config.local_sockets = false; // transport.rs has the other kind
     config.placement = placement(Mapping::Shared);
     let for_services = Arc::clone(&notes);
     let listener = server.handle().listen(config, move |_| Rc::new(Owner(Arc::clone(&for_services))));

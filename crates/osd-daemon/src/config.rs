@@ -126,7 +126,7 @@ settings! {
     /// Time without a renewal after which a client's session is dead, in milliseconds; below 10000 a cut of some seconds may
     /// end one, since a client counts its connection as dead after 3 s [default: 10000]
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
-    /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 100]
+    /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 200]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
     /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 256 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
@@ -380,7 +380,7 @@ impl Config {
             session_ttl_ms: in_range("session_ttl_ms", s.session_ttl_ms.unwrap_or(10_000), 1000, 3_600_000)?,
             journal_sync_interval_ms: in_range(
                 "journal_sync_interval_ms",
-                s.journal_sync_interval_ms.unwrap_or(100),
+                s.journal_sync_interval_ms.unwrap_or(200),
                 1,
                 60_000,
             )?,

@@ -112,7 +112,9 @@ impl OnTheWay {
     /// Waits until a write of so many fragment bytes has room in all windows, and takes it. It stands in line before one window at a
     /// time, the one that has no room, so that nobody waits who wants others only. Whose turn has come in one line needs only
     /// room before the other windows: so of two who are first in two lines neither waits for the other.
-    pub async fn admit(windows: Windows, fragment_bytes: u64) -> Self {
+    pub async fn admit(mut windows: Windows, fragment_bytes: u64) -> Self {
+        // In one order for all, so that those who want the same windows stand in one line.
+        windows.sort_unstable_by_key(Rc::as_ptr);
         let bytes = space_taken(fragment_bytes);
         let mut place: Option<Place> = None;
         loop {

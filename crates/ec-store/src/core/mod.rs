@@ -1,7 +1,7 @@
 //! The executor of one core: its PGs, its journal, its fragment files, on one worker thread.
 //!
 //! Contract: a [`Core`] lives on the worker that opened it and is called there only; clones are the same core. What
-//! waits for the disk runs on the runtime's I/O threads. Replies leave through an [`Outlet`].
+//! waits for the disk runs on the runtime's I/O threads, but for syncs that are expected to be brief. Replies leave through an [`Outlet`].
 //!
 //! **Group commit.** Messages that arrive in one loop turn are taken first; at its end the journal is flushed once, and
 //! only then one acknowledgement for each (PG, session) leaves. Syncs run at most one at a time: at once when a session
@@ -86,7 +86,7 @@ pub struct CoreConfig {
     /// The fragment store.
     pub fragment: FragmentConfig,
     /// Time between syncs while anything is unsynced: what the loss of power can take from writes without fsync, and how
-    /// long records wait to be applied. Default 100 ms.
+    /// long records wait to be applied. Default 200 ms.
     pub journal_sync_interval: Duration,
     /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which backfill pauses (0.90).
     pub ratios: FullRatios,
@@ -114,7 +114,7 @@ impl CoreConfig {
             core,
             journal: JournalConfig { journal_bytes_max: 256 << 20, ..JournalConfig::default() },
             fragment: FragmentConfig::default(),
-            journal_sync_interval: Duration::from_millis(100),
+            journal_sync_interval: Duration::from_millis(200),
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,
@@ -353,6 +353,7 @@ impl<O: Outlet> Core<O> {
         core.refresh_free();
         worker.spawn(core.clone().turns());
         worker.spawn(core.clone().upkeep());
+        worker.spawn(core.clone().syncs());
         Ok(core)
     }
 

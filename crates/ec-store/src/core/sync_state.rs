@@ -40,8 +40,10 @@ pub(super) struct SyncWork {
     pub journalled: u64,
 }
 
-/// A sync of the journal alone that has no more to bring to the disk takes as long as the disk's own delay, or nearly.
+/// A sync of the journal alone that has no more to bring to the disk takes as long as the disk's own delay, or nearly,
 const SMALL_BYTES_MAX: u64 = 256 << 10;
+/// if the disk was given no more than this meanwhile, by all cores.
+const CALM_BYTES_MAX: u64 = 4 << 20;
 
 /// By number.
 #[derive(Debug, Default)]
@@ -53,7 +55,7 @@ pub(super) struct SyncState {
     running: bool,
     begun: u64,
     done: u64,
-    /// Files and journals that syncs have dealt with, counted on the I/O threads.
+    /// Files and journals that syncs have dealt with, counted by whoever runs them.
     steps: Arc<AtomicU64>,
     /// How many there were when it was looked last, and since when.
     looked: Option<(u64, Instant)>,
@@ -84,14 +86,14 @@ impl SyncState {
         self.done >= number
     }
 
-    /// Is the next one to run on the core's own thread? A small one on a disk that was quick with the last: it is over before
-    /// another thread would have begun it.
+    /// Is the next one to run on the core's own thread? A small one on a calm disk that was quick with the last ones.
     pub fn is_brief(&self, work: SyncWork) -> bool {
         self.is_small(work) && self.brevity.is_expected()
     }
 
     fn is_small(&self, work: SyncWork) -> bool {
-        work.is_journal_alone && work.journalled.saturating_sub(self.journalled) <= SMALL_BYTES_MAX
+        let is_little = work.journalled.saturating_sub(self.journalled) <= SMALL_BYTES_MAX;
+        work.is_journal_alone && is_little && work.written.saturating_sub(self.written) <= CALM_BYTES_MAX
     }
 
     /// One begins; gives its number, and where its steps are counted.
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_sync_is_brief_where_the_last_one_was() {
+    fn a_small_sync_is_brief_where_the_last_ones_were() {
         let (mut sync, begin) = (SyncState::default(), Instant::now());
         let mut run = |work: SyncWork, took: Duration| {
             let expected = sync.is_brief(work);
@@ -208,13 +210,17 @@ mod tests {
             expected
         };
         let (quick, slow) = (Duration::from_micros(90), Duration::from_millis(8));
-        assert!(!run(work(1, 4096), quick), "nothing is known of the disk");
+        for n in 0..u64::from(Brevity::ROW) {
+            assert!(!run(work(1, n), quick), "too little is known of the disk");
+        }
         assert!(run(work(1, 8192), quick));
         let large = 8192 + SMALL_BYTES_MAX + 1;
         assert!(!run(work(1, large), slow), "too much to bring to the disk");
         assert!(!run(work(3, large), slow), "files beside the journal");
-        assert!(run(work(1, large + 1), slow), "those two said nothing of a small one");
-        assert!(!run(work(1, large + 2), quick), "the last one was slow");
-        assert!(run(work(1, large + 3), quick));
+        let others = SyncWork { journalled: large, ..work(1, large + CALM_BYTES_MAX + 1) };
+        assert!(!run(others, slow), "others gave the disk much");
+        let next = |n: u64| SyncWork { journalled: large, ..work(1, large + CALM_BYTES_MAX + n) };
+        assert!(run(next(2), slow), "those said nothing of a small one on a calm disk");
+        assert!(!run(next(3), quick), "the last one was slow");
     }
 }

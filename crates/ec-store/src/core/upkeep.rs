@@ -15,8 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// Bytes applied before other tasks and the sockets get their turn: a fraction of a millisecond.
+/// Bytes applied before the clock is looked at: a fraction of a millisecond.
 const APPLY_BYTES: u64 = 512 << 10;
+/// How long is applied before other tasks and the sockets get their turn. If they then take longer, so does applying: what they
+/// bring is never more than can be applied.
+const APPLY_TIME: Duration = Duration::from_micros(500);
 /// How long to wait when the disk is full.
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
@@ -111,7 +114,9 @@ impl<O: Outlet> Core<O> {
                 After::SyncHere => {
                     // The answers leave first: whoever wrote goes on meanwhile.
                     self.shared.worker.yield_now().await;
-                    self.sync_here();
+                    if self.sync_here() {
+                        self.shared.worker.sleep(FULL_DELAY).await;
+                    }
                 }
             }
         }
@@ -142,16 +147,20 @@ impl<O: Outlet> Core<O> {
             return After::SyncHere;
         }
         drop(state);
-        self.begin_sync();
+        self.sync_aside();
         After::Nothing
     }
 
-    /// Writes the journal to the page cache. False: the disk is full.
+    /// Writes the journal to the page cache. False: the disk is full. One that failed poisons, and everybody is told so.
     fn flush(&self) -> bool {
         let mut state = self.shared.state.borrow_mut();
         match state.store.flush() {
             Ok(()) => {}
-            Err(StoreError::Io(why)) => state.store.set_poison(why),
+            Err(StoreError::Io(why)) => {
+                state.store.set_poison(why);
+                drop(state);
+                self.shared.synced.notify_all();
+            }
             Err(error) => {
                 tracing::warn!(%error, "the journal cannot be written");
                 return false;
@@ -235,24 +244,37 @@ impl<O: Outlet> Core<O> {
         is_wanted
     }
 
-    /// Runs the sync that is wanted on this thread, with what has come meanwhile, and has the turn end anew.
-    fn sync_here(&self) {
-        let is_wanted = {
-            let state = self.shared.state.borrow();
-            state.sync.wanted && !state.sync.is_running()
-        };
-        if is_wanted
-            && self.flush()
-            && let Some(job) = self.start_sync()
-        {
-            let (number, all) = (job.number, job.all);
-            self.finish_sync(number, all, job.run());
+    /// Runs the sync that is wanted on this thread, with what has come meanwhile, if that left it a brief one; the turn ends anew then.
+    /// True: the disk is full, and it is to be tried again.
+    fn sync_here(&self) -> bool {
+        if !self.flush() {
+            self.schedule_turn();
+            return false;
         }
+        let is_brief = {
+            let state = self.shared.state.borrow();
+            state.sync.is_brief(Self::sync_work(&state))
+        };
+        if !is_brief {
+            self.sync_aside();
+            return false;
+        }
+        let Some(job) = self.start_sync() else { return false };
+        let (number, all) = (job.number, job.all);
+        let ended = self.shared.worker.catch("a sync", || job.run());
+        let is_full = match ended {
+            Some(result) => self.finish_sync(number, all, result),
+            None => {
+                self.lose("a sync did not end".to_owned());
+                false
+            }
+        };
         self.schedule_turn();
+        is_full
     }
 
-    /// Begins a sync of what is flushed.
-    fn begin_sync(&self) {
+    /// Runs the sync that is wanted on an I/O thread.
+    fn sync_aside(&self) {
         let Some(job) = self.start_sync() else { return };
         let (number, all) = (job.number, job.all);
         let job = self.shared.worker.blocking(move || job.run());
@@ -351,19 +373,30 @@ impl<O: Outlet> Core<O> {
 
     // ---- upkeep
 
-    pub(super) async fn upkeep(self) {
-        let mut last_sync = Instant::now();
-        let mut last_free = Instant::now();
+    /// Syncs at the interval of [`super::CoreConfig::journal_sync_interval`], however long applying takes.
+    pub(super) async fn syncs(self) {
+        let mut last = Instant::now();
         loop {
-            let sync_interval = self.shared.journal_sync_interval.get();
-            let interval = UPKEEP_INTERVAL.min(sync_interval);
-            self.shared.worker.sleep(interval).await;
+            let interval = self.shared.journal_sync_interval.get();
+            // A new interval counts soon.
+            self.shared.worker.sleep(UPKEEP_INTERVAL.min(interval)).await;
             if self.shared.state.borrow().stopped {
                 return;
             }
-            if last_sync.elapsed() >= sync_interval {
-                last_sync = Instant::now();
+            if last.elapsed() >= interval {
+                last = Instant::now();
                 self.sync_if_needed();
+            }
+        }
+    }
+
+    pub(super) async fn upkeep(self) {
+        let mut last_free = Instant::now();
+        loop {
+            let interval = UPKEEP_INTERVAL.min(self.shared.journal_sync_interval.get());
+            self.shared.worker.sleep(interval).await;
+            if self.shared.state.borrow().stopped {
+                return;
             }
             if last_free.elapsed() >= FREE_INTERVAL {
                 last_free = Instant::now();
@@ -423,6 +456,7 @@ impl<O: Outlet> Core<O> {
             let state = self.shared.state.borrow();
             state.shards.iter().filter(|(_, held)| held.shard.has_to_apply()).map(|(pg, _)| *pg).collect()
         };
+        let (mut began, mut time) = (Instant::now(), APPLY_TIME);
         for pg in pgs {
             loop {
                 let result = {
@@ -438,7 +472,12 @@ impl<O: Outlet> Core<O> {
                     tracing::warn!(%pg, %error, "records stay in the journal: their object cannot be written");
                     break;
                 }
-                self.shared.worker.yield_now().await;
+                let left = Instant::now();
+                if left - began >= time {
+                    self.shared.worker.yield_now().await;
+                    began = Instant::now();
+                    time = APPLY_TIME.max(began - left);
+                }
             }
         }
     }

@@ -21,8 +21,8 @@ pub(super) enum Event {
     Closed { connection: u64 },
     /// The monitor has a new map.
     Map(Box<ClusterMap>),
-    /// What was committed before the sync began is on disk, or not.
-    Synced { persister: Box<dyn Persist>, result: Result<(), StoreError>, took: Duration },
+    /// What was committed before the sync began is on disk, or not; how long that took if it was little.
+    Synced { persister: Box<dyn Persist>, result: Result<(), StoreError>, took: Option<Duration> },
     /// The data worker asks for files to purge.
     NextPurges { limit: usize, answer: Sender<Vec<PurgeEntry>> },
     /// The data worker asks for files whose size is to be recovered.

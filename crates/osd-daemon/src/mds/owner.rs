@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Events carried out between two commits, at most: bounds the delay of the first by the work of the others.
 const TURN_EVENTS_MAX: usize = 256;
+/// A sync of more changes than these may have much to bring to the disk.
+const SMALL_CHANGES_MAX: usize = 256;
 /// How often the free space of the disk is looked at.
 const SPACE_EVERY: Duration = Duration::from_secs(1);
 
@@ -55,7 +57,10 @@ struct Sync {
     waiting: Vec<Waiter>,
     /// Something was committed since the last sync began.
     dirty: bool,
+    /// How much.
+    changes: usize,
     last: Duration,
+    /// Of syncs of few changes.
     brevity: Brevity,
 }
 
@@ -76,6 +81,7 @@ impl Owner {
             running: Vec::new(),
             waiting: Vec::new(),
             dirty: true,
+            changes: 0,
             last: Duration::ZERO,
             brevity: Brevity::default(),
         };
@@ -180,7 +186,9 @@ impl Owner {
 
     /// Commits and tells.
     fn finish_turn(&mut self) -> Result<(), StoreError> {
-        self.sync.dirty |= self.service.namespace().uncommitted() > 0;
+        let changes = self.service.namespace().uncommitted();
+        self.sync.dirty |= changes > 0;
+        self.sync.changes += changes;
         let mut wants_sync = false;
         for event in self.service.finish_turn()? {
             match event {
@@ -255,14 +263,15 @@ impl Owner {
         let Some(persister) = self.sync.persister.take() else { return Ok(()) };
         self.sync.running = std::mem::take(&mut self.sync.waiting);
         self.sync.dirty = false;
-        if self.sync.brevity.is_expected() {
+        let is_small = std::mem::take(&mut self.sync.changes) <= SMALL_CHANGES_MAX;
+        if is_small && self.sync.brevity.is_expected() {
             let (result, took) = timed_persist(&*persister);
-            return self.synced(persister, result, took);
+            return self.synced(persister, result, Some(took));
         }
         let inbox = Arc::clone(&self.inbox);
         let job = self.worker.blocking(move || {
             let (result, took) = timed_persist(&*persister);
-            Event::Synced { persister, result, took }
+            Event::Synced { persister, result, took: is_small.then_some(took) }
         });
         let (ended, receiver) = oneshot();
         self.sync.ended = Some(receiver);
@@ -278,15 +287,15 @@ impl Owner {
         Ok(())
     }
 
-    /// A sync has ended: who waited for it is answered.
+    /// A sync has ended, a small one after so long: who waited for it is answered.
     fn synced(
         &mut self,
         persister: Box<dyn Persist>,
         result: Result<(), StoreError>,
-        took: Duration,
+        took: Option<Duration>,
     ) -> Result<(), StoreError> {
         result?;
-        self.sync.brevity.took(took);
+        took.into_iter().for_each(|took| self.sync.brevity.took(took));
         self.sync.persister = Some(persister);
         for waiter in std::mem::take(&mut self.sync.running) {
             match waiter {

@@ -97,7 +97,7 @@ pub struct OsdConfig {
     pub ms_local_sockets: bool,
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
-    /// Longest time between syncs of a journal with unsynced records. Default 100 ms.
+    /// Longest time between syncs of a journal with unsynced records. Default 200 ms.
     pub journal_sync_interval: Duration,
     /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
     pub journal_bytes_max: u64,
@@ -149,7 +149,7 @@ impl OsdConfig {
             ms_connections_max: 10_000,
             ms_local_sockets: true,
             ms_idle_timeout: None,
-            journal_sync_interval: Duration::from_millis(100),
+            journal_sync_interval: Duration::from_millis(200),
             journal_bytes_max: 256 << 20,
             ratios: FullRatios::default(),
             store: StoreConfig::File,

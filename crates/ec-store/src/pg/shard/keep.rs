@@ -147,9 +147,13 @@ impl PgShard {
             return Ok(0);
         }
         let mut bytes = 0;
+        let counted = |lsn: &Lsn| match &self.log.entries[lsn].record.payload {
+            Payload::Journalled(data) => Self::APPLY_BYTES_MIN.max(data.len() as u64),
+            Payload::Direct(_) | Payload::Nothing => Self::APPLY_BYTES_MIN,
+        };
         let fits = |lsn: &Lsn| {
             let fits = bytes < bytes_max;
-            bytes += if fits { u64::from(self.log.entries[lsn].record.length).max(Self::APPLY_BYTES_MIN) } else { 0 };
+            bytes += if fits { counted(lsn) } else { 0 };
             fits
         };
         let pending = log.pending.iter().copied();
