@@ -56,7 +56,7 @@ fn a_running_osd_shows_its_settings_and_changes_those_that_are_live() {
     // the others keep theirs, and other roles have no such thing to change
     let other =
         ask(&cluster, cluster.osd(0).addr(), &AdminRequest::GetConfig { key: "journal_sync_interval_ms".into() });
-    assert!(matches!(&other, AdminReply::Settings(one) if one[0].value == "100"), "{other:?}");
+    assert!(matches!(&other, AdminReply::Settings(one) if one[0].value == "200"), "{other:?}");
     let monitor = ask(&cluster, cluster.addr, &set("journal_sync_interval_ms", "7"));
     assert!(matches!(monitor, AdminReply::NeedsRestart(_)), "{monitor:?}");
     let bad = ask(&cluster, osd, &set("journal_sync_interval_ms", "0"));
