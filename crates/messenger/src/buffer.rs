@@ -17,6 +17,7 @@ use bytes::Bytes;
 use memmap2::MmapMut;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use crate::lending::{Arena, Extent, LENT_BYTES_MIN};
 use crate::lock::{ContentionMutex, LockTable};
 
 /// Alignment and unit of all buffers, in bytes: what O_DIRECT needs at most on common devices.
@@ -26,6 +27,8 @@ pub const BUFFER_BYTES_MAX: usize = 16 << 20;
 /// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000 mappings: a hundred times
 /// what pools may keep of the smallest.
 pub const MAPPED_BYTES_MIN: usize = 32 << 10;
+/// Least size in bytes of a buffer that lies in the arena of its runtime, if that has one.
+const SHARED_BYTES_MIN: usize = LENT_BYTES_MIN;
 /// Size classes are powers of two from one page to the largest buffer, and from two pages on one and a half times these:
 /// the shards of a write to 2+1 have that size together.
 const CLASSES: usize = 2 * (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize;
@@ -47,7 +50,7 @@ impl Default for PoolConfig {
     /// Four pools that keep 128 MiB: what a client holds of random writes of 64 KiB until they are stable, a tenth of a
     /// second later.
     fn default() -> PoolConfig {
-        PoolConfig { pools: 4, retained_bytes_max: 128 << 20 }
+        PoolConfig { pools: 4, retained_bytes_max: 256 << 20 }
     }
 }
 
@@ -58,10 +61,11 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Makes empty pools, whose locks `locks` lists.
-    pub fn new(config: PoolConfig, locks: &LockTable) -> Pools {
+    /// Makes empty pools, whose locks `locks` lists. Their buffers lie in the arena, if there is one.
+    pub(crate) fn new(config: PoolConfig, arena: Option<&Arc<Arena>>, locks: &LockTable) -> Pools {
         let budget = Arc::new(Budget { retained_bytes: AtomicUsize::new(0), bytes_max: config.retained_bytes_max });
-        let pool = |_| Arc::new(Pool { free: FreeLists::locked(locks), budget: Arc::clone(&budget) });
+        let pool =
+            |_| Arc::new(Pool { free: FreeLists::locked(locks), budget: Arc::clone(&budget), arena: arena.cloned() });
         Pools { pools: (0..config.pools.max(1)).map(pool).collect() }
     }
 
@@ -100,6 +104,7 @@ impl Budget {
 pub struct Pool {
     free: ContentionMutex<FreeLists>,
     budget: Arc<Budget>,
+    arena: Option<Arc<Arena>>,
 }
 
 #[derive(Default)]
@@ -143,7 +148,7 @@ impl Pool {
     /// A pool that keeps at most `retained_bytes_max` bytes of free buffers.
     pub fn new(retained_bytes_max: usize, locks: &LockTable) -> Pool {
         let budget = Budget { retained_bytes: AtomicUsize::new(0), bytes_max: retained_bytes_max };
-        Pool { free: FreeLists::locked(locks), budget: Arc::new(budget) }
+        Pool { free: FreeLists::locked(locks), budget: Arc::new(budget), arena: None }
     }
 
     /// A buffer of `len` bytes, with unspecified contents.
@@ -158,7 +163,7 @@ impl Pool {
                 self.budget.give_back(class_bytes(class));
                 memory
             }
-            None => Memory::new(class_bytes(class)),
+            None => self.fresh(class_bytes(class)),
         };
         PooledBuf { memory, len, home: Arc::clone(self) }
     }
@@ -171,6 +176,11 @@ impl Pool {
         let mut buf = self.take(contents.len());
         buf.as_mut().copy_from_slice(contents);
         buf.freeze()
+    }
+
+    fn fresh(&self, bytes: usize) -> Memory {
+        let arena = self.arena.as_ref().filter(|_| bytes >= SHARED_BYTES_MIN);
+        arena.and_then(|arena| arena.take(bytes)).map_or_else(|| Memory::new(bytes), Memory::Shared)
     }
 
     fn reuse(&self, class: usize) -> Option<Memory> {
@@ -218,6 +228,8 @@ enum Memory {
     Gone,
     Allocated(Box<[Page]>),
     Mapped(MmapMut),
+    /// What other processes may be lent.
+    Shared(Extent),
 }
 
 impl Memory {
@@ -236,6 +248,7 @@ impl Memory {
             Memory::Gone => &[],
             Memory::Allocated(pages) => pages.as_bytes(),
             Memory::Mapped(mapping) => mapping,
+            Memory::Shared(extent) => extent.as_bytes(),
         }
     }
 
@@ -244,6 +257,7 @@ impl Memory {
             Memory::Gone => &mut [],
             Memory::Allocated(pages) => pages.as_mut_bytes(),
             Memory::Mapped(mapping) => mapping,
+            Memory::Shared(extent) => extent.as_mut_bytes(),
         }
     }
 }
@@ -396,7 +410,8 @@ mod tests {
 
     #[test]
     fn pools_share_what_they_may_keep_and_free_what_nobody_needs() {
-        let pools = Pools::new(PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES }, &LockTable::default());
+        let pools =
+            Pools::new(PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES }, None, &LockTable::default());
         let take = |count: usize| (0..count).map(|_| pools.pool(0).take(1)).collect::<Vec<_>>();
         drop(take(5));
         assert_eq!(pools.pool(1).retained_bytes(), 4 * PAGE_BYTES, "one pool may keep all of it");

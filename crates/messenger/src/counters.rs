@@ -140,10 +140,14 @@ counters! {
     messages_in: Count,
     /// Frames handed to sockets, messenger's own and resent ones included.
     frames_out: Count,
-    /// Bytes read from sockets.
+    /// Bytes read from sockets, and of data lent instead.
     bytes_in: Bytes,
-    /// Bytes written to sockets.
+    /// Bytes written to sockets, and of data lent instead.
     bytes_out: Bytes,
+    /// Bytes of received data that the sender lent, in shared memory.
+    lent_bytes_in: Bytes,
+    /// Bytes of sent data that were lent, in shared memory.
+    lent_bytes_out: Bytes,
     /// System calls that wrote to a socket.
     writes: Count,
     /// Returns from the reactor's poll.

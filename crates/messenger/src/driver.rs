@@ -5,8 +5,9 @@
 //! no resend could mend ends the session. The worker and other connections are never affected. A driver is in one
 //! `station`, which lets in one worker at a time; what belongs to that worker comes as a [`Cx`].
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,7 +18,8 @@ use protocol::ClusterId;
 
 use crate::connection::{Connection, USER_FLAGS};
 use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};
-use crate::handshake::{self, AUTH_NONE, Answer, FEATURES, Hello, Refusal, Resume, Welcome};
+use crate::handshake::{self, AUTH_NONE, Answer, FEATURE_LENDING, FEATURES, Hello, Refusal, Resume, Welcome};
+use crate::lending::{Lender, Offer};
 use crate::listener::{self, Listening};
 use crate::operation::Operation;
 use crate::reactor::{Causes, Next};
@@ -26,7 +28,7 @@ use crate::service::{CloseReason, ConnState, ConnectConfig, PeerInfo, Service, S
 use crate::session::Arrival;
 use crate::station::{Cx, Station};
 use crate::stream::Stream;
-use crate::wire::{KIND_ACK, KIND_BYE, KIND_IDLE, KIND_PING, KIND_PONG, KIND_REST, KIND_STAY, Wire};
+use crate::wire::{KIND_ACK, KIND_BYE, KIND_IDLE, KIND_PING, KIND_PONG, KIND_REST, KIND_STAY, Wire, WireLending};
 use crate::worker::Worker;
 
 /// Messages dispatched from one connection before others have their turn.
@@ -35,6 +37,10 @@ const MESSAGES_PER_TURN: usize = 64;
 const BYTES_PER_TURN: usize = 1 << 20;
 /// How long a closing connection goes on sending what is queued.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// How often a connection that lends looks what was given back, besides when it sends: what a burst has lent is back before the pools
+/// free what nobody needs.
+const LOANS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What ends a TCP connection, or more.
 #[derive(Debug)]
@@ -51,6 +57,12 @@ enum Fault {
     Close(CloseReason),
     /// The session is over until something is to be sent.
     Rest,
+}
+
+impl Fault {
+    fn timed_out() -> Fault {
+        Fault::Lost("the handshake timed out".into())
+    }
 }
 
 impl From<std::io::Error> for Fault {
@@ -82,6 +94,8 @@ struct Connector {
     agreed: bool,
     /// The session has ended by agreement, and the next one has not begun.
     rested: bool,
+    /// What the peer lent could not be taken: nothing is lent any more.
+    no_lending: bool,
 }
 
 struct Acceptance {
@@ -107,9 +121,24 @@ enum Link {
     /// TCP is being made.
     Dialing { stream: Stream, until: Instant },
     /// The handshake is under way.
-    Greeting { stream: Stream, until: Instant, out: Bytes, buf: BytesMut },
+    Greeting(Box<Greeting>),
     /// Frames flow.
     Up(Box<Wire>),
+}
+
+/// The connecting side's handshake.
+struct Greeting {
+    stream: Stream,
+    until: Instant,
+    /// What of the hello is not out.
+    out: Bytes,
+    /// Goes with it.
+    offer: Option<Offer>,
+    /// Lends what the offer is about, if the peer agrees.
+    lender: Option<Lender>,
+    buf: BytesMut,
+    /// What came with the answer.
+    fds: Vec<OwnedFd>,
 }
 
 /// A connection, apart from the workers that serve it.
@@ -125,6 +154,8 @@ pub(crate) struct Driver {
     pinged: bool,
     /// Since when a frame has begun and not ended.
     frame_since: Option<Instant>,
+    /// When it is looked what has been given back of what was lent, if anything was.
+    loans_due: Option<Instant>,
     close_until: Option<Instant>,
     finished: bool,
 }
@@ -145,6 +176,7 @@ impl Driver {
             owed_since: None,
             pinged: false,
             frame_since: None,
+            loans_due: None,
             close_until: None,
             finished: false,
         }
@@ -189,12 +221,11 @@ impl Driver {
             Link::Waiting { .. } => self.waited(cx, now),
             Link::Resting if self.connection.core().session.has_unsent() => self.waited(cx, now),
             Link::Resting => Ok(()),
-            Link::Dialing { until, .. } | Link::Greeting { until, .. } if *until <= now => {
-                Err(Fault::Lost("the handshake timed out".into()))
-            }
+            Link::Dialing { until, .. } if *until <= now => Err(Fault::timed_out()),
+            Link::Greeting(greeting) if greeting.until <= now => Err(Fault::timed_out()),
             Link::Dialing { .. } if causes.has(Causes::WRITABLE | Causes::CLOSED) => self.dialed(cx, now),
             Link::Dialing { .. } => Ok(()),
-            Link::Greeting { .. } => self.greet(cx, now),
+            Link::Greeting(_) => self.greet(cx, now),
             Link::Up(_) => {
                 self.note(causes);
                 self.carry(cx, causes, now)
@@ -218,6 +249,7 @@ impl Driver {
         if causes.has(Causes::TIMER) {
             self.keep_alive(cx, now)?;
             self.ask_to_rest(cx, now);
+            self.take_back_loans(now);
         }
         if causes.has(Causes::TIMER | Causes::FLUSH) { self.send(cx, now) } else { Ok(()) }
     }
@@ -233,8 +265,11 @@ impl Driver {
             let Link::Up(wire) = &mut self.link else { return Ok(()) };
             while messages < MESSAGES_PER_TURN {
                 match wire.decode()? {
-                    Some(frame) => {
+                    Some((frame, lent_bytes)) => {
                         messages += 1;
+                        bytes += lent_bytes;
+                        count_in(cx, lent_bytes);
+                        cx.worker.counters().lent_bytes_in.add(lent_bytes as u64);
                         self.frame_since = None;
                         let at = Moment { now, read: self.read_at };
                         if frame.message.kind < RESERVED_KINDS {
@@ -264,8 +299,7 @@ impl Driver {
             let count = wire.read(&mut cx.worker.sources().scratch.borrow_mut())?;
             if count > 0 {
                 bytes += count;
-                cx.worker.counters().bytes_in.add(count as u64);
-                cx.counters.bytes_in.add(count as u64);
+                count_in(cx, count);
                 (self.last_rx, self.read_at) = (now, now);
                 self.pinged = false;
             }
@@ -289,9 +323,11 @@ impl Driver {
                 wire.push_control(KIND_BYE, &mut core, cx.worker.counters());
             }
             drop(core);
-            let waiting = wire.tx.bytes();
+            let (waiting, lent) = (wire.tx.bytes(), wire.tx.take_lent_bytes());
             let written = wire.write(cx.worker.counters());
-            cx.counters.bytes_out.add((waiting - wire.tx.bytes()) as u64);
+            cx.counters.bytes_out.add((waiting - wire.tx.bytes() + lent) as u64);
+            cx.worker.counters().bytes_out.add(lent as u64);
+            cx.worker.counters().lent_bytes_out.add(lent as u64);
             written?;
             if wire.stream.set_blocked(!wire.writable) {
                 cx.station.watch_again(&wire.stream)?;
@@ -368,6 +404,15 @@ impl Driver {
         }
     }
 
+    /// What was lent to a peer that is sent nothing more comes back all the same.
+    fn take_back_loans(&mut self, now: Instant) {
+        let Link::Up(wire) = &mut self.link else { return };
+        if self.loans_due.is_some_and(|due| due <= now) {
+            wire.take_back_loans();
+            self.loans_due = None;
+        }
+    }
+
     /// Accepting side: when the session has carried nothing for long.
     fn idle_at(&self) -> Option<Instant> {
         let Role::Accepting(acceptance) = &self.role else { return None };
@@ -396,13 +441,16 @@ impl Driver {
         let ack = core.session.ack_due().filter(|at| *at > now);
         drop(core);
         self.owed_since = if owed { Some(self.owed_since.unwrap_or(now)) } else { None };
+        let loans = matches!(&self.link, Link::Up(wire) if wire.has_lent()).then_some(());
         let config = self.connection.config();
         let link = match &self.link {
-            Link::Waiting { until } | Link::Dialing { until, .. } | Link::Greeting { until, .. } => Some(*until),
+            Link::Waiting { until } | Link::Dialing { until, .. } => Some(*until),
+            Link::Greeting(greeting) => Some(greeting.until),
             Link::Up(_) => {
                 let silence = self.silence().map(|(ping_at, dead_at)| if self.pinged { dead_at } else { ping_at });
                 let frame = self.frame_since.map(|since| since + config.frame_max);
-                [ack, silence, frame, self.idle_at()].into_iter().flatten().min()
+                let loans = loans.map(|()| *self.loans_due.get_or_insert(now + LOANS_INTERVAL));
+                [ack, silence, frame, self.idle_at(), loans].into_iter().flatten().min()
             }
             Link::Resting => None,
         };
@@ -435,6 +483,12 @@ struct Moment {
     now: Instant,
     /// When the turn began that read the frame's last bytes.
     read: Instant,
+}
+
+/// Counts what came in.
+fn count_in(cx: &Cx<'_>, bytes: usize) {
+    cx.worker.counters().bytes_in.add(bytes as u64);
+    cx.counters.bytes_in.add(bytes as u64);
 }
 
 /// Takes a frame of the messenger's own.

@@ -8,7 +8,7 @@
 //! | 4 | 1 | version | [`FRAME_VERSION`] |
 //! | 5 | 1 | class | [`TrafficClass`]: 1 control, 2 client, 3 background |
 //! | 6 | 2 | kind | what the front holds; 0xff00 and up belong to the messenger |
-//! | 8 | 4 | flags | bit 31: reply; bits 16..31 reserved for the messenger; the rest belongs to the kind |
+//! | 8 | 4 | flags | bit 31: reply; bit 30: the data is lent; bits 16..30 reserved for the messenger; the rest belongs to the kind |
 //! | 12 | 8 | id | correlation of a call and its reply; 0: one-way |
 //! | 20 | 8 | seq | number of this frame in the session, from 1; 0: not numbered, not resent |
 //! | 28 | 8 | ack | last sequence number the sender has received |
@@ -16,11 +16,11 @@
 //! | 40 | 4 | data_len | bytes of data, at most [`DATA_BYTES_MAX`] |
 //! | 44 | 4 | header_crc | CRC32C of bytes 0..44 |
 //! | 48 | front_len | front | |
-//! | .. | data_len | data | |
+//! | .. | data_len | data | if it is lent: 16 bytes that say where it is, see `lending` |
 //! | .. | 4 | front_crc | CRC32C of front |
 //! | .. | 4 | data_crc | CRC32C of data |
 //!
-//! Assumed of the network: TCP, so bytes arrive in order; they may still be corrupt (offloads, bridges, bad memory).
+//! Assumed of the network: a stream socket, so bytes arrive in order; they may still be corrupt (offloads, bridges, bad memory).
 //! Contract: lengths are checked before anything is allocated; the decoder never panics and never reserves more than
 //! one front or one data segment, whatever it is fed.
 
@@ -30,6 +30,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::buffer::{BUFFER_BYTES_MAX, Pool, PooledBuf};
+use crate::lending::{Borrower, LOAN_BYTES, Loan};
 use crate::sums::{self, BLOCK_BYTES};
 
 /// First four bytes of every frame, `"TRFL"` read as a little-endian number.
@@ -48,6 +49,8 @@ pub const FRONT_BYTES_MAX: usize = 1 << 20;
 pub const DATA_BYTES_MAX: usize = BUFFER_BYTES_MAX;
 /// Flag: this frame answers the call with the same id. Set by the messenger.
 pub const FLAG_REPLY: u32 = 1 << 31;
+/// Flag on the wire: the data is not in the frame but lent.
+const FLAG_LENT: u32 = 1 << 30;
 /// Message kinds from here up belong to the messenger.
 pub const RESERVED_KINDS: u16 = 0xff00;
 
@@ -213,11 +216,14 @@ pub enum FrameError {
     /// A kind in the messenger's own range that it does not know.
     #[error("unknown kind {0:#06x} in the messenger's range")]
     UnknownKind(u16),
+    /// Data that is said to be lent and cannot be.
+    #[error("data is lent that was not offered")]
+    Loan,
 }
 
 impl FrameError {
     /// Number of reasons, for arrays of counters.
-    pub const REASONS: usize = 10;
+    pub const REASONS: usize = 11;
 
     /// Index of the reason, `0..REASONS`.
     pub fn index(&self) -> usize {
@@ -232,6 +238,7 @@ impl FrameError {
             FrameError::Sequence { .. } => 7,
             FrameError::UnknownClass(_) => 8,
             FrameError::UnknownKind(_) => 9,
+            FrameError::Loan => 10,
         }
     }
 
@@ -247,6 +254,7 @@ impl FrameError {
         "sequence",
         "unknown-class",
         "unknown-kind",
+        "loan",
     ];
 
     /// True if sending the same frame again could not help: the session is given up, not only its TCP connection.
@@ -277,6 +285,7 @@ struct Header {
     ack: u64,
     front_len: usize,
     data_len: usize,
+    is_lent: bool,
 }
 
 impl Header {
@@ -292,7 +301,8 @@ impl Header {
         }
         let class = rest.get_u8();
         let kind = rest.get_u16_le();
-        let flags = rest.get_u32_le();
+        let raw_flags = rest.get_u32_le();
+        let (flags, is_lent) = (raw_flags & !FLAG_LENT, raw_flags & FLAG_LENT != 0);
         let id = rest.get_u64_le();
         let seq = rest.get_u64_le();
         let ack = rest.get_u64_le();
@@ -310,12 +320,12 @@ impl Header {
         if data_len > data_max {
             return Err(FrameError::DataTooLong { len: data_len, max: data_max });
         }
-        Ok(Header { class, kind, flags, id, seq, ack, front_len, data_len })
+        Ok(Header { class, kind, flags, id, seq, ack, front_len, data_len, is_lent })
     }
 }
 
-/// Appends the header and the front of a frame; data and [`put_trailer`] follow it on the wire.
-pub(crate) fn put_header_and_front(seq: u64, ack: u64, message: &Message, out: &mut BytesMut) {
+/// Appends the header and the front of a frame; the data, or what says where it is, and [`put_trailer`] follow it on the wire.
+pub(crate) fn put_header_and_front(seq: u64, ack: u64, message: &Message, is_lent: bool, out: &mut BytesMut) {
     assert!(message.front.len() <= FRONT_BYTES_MAX && message.data.len() <= DATA_BYTES_MAX);
     out.reserve(OVERHEAD_BYTES + message.front.len());
     let start = out.len();
@@ -323,7 +333,7 @@ pub(crate) fn put_header_and_front(seq: u64, ack: u64, message: &Message, out: &
     out.put_u8(FRAME_VERSION);
     out.put_u8(message.class as u8);
     out.put_u16_le(message.kind);
-    out.put_u32_le(message.flags);
+    out.put_u32_le(message.flags | if is_lent { FLAG_LENT } else { 0 });
     out.put_u64_le(message.id);
     out.put_u64_le(seq);
     out.put_u64_le(ack);
@@ -343,6 +353,7 @@ pub(crate) fn put_trailer(message: &Message, out: &mut BytesMut) {
 enum State {
     Header,
     Front(Header),
+    Loan { header: Header, front: Bytes },
     Data { header: Header, front: Bytes, data: PooledBuf, filled: usize },
     Trailer { header: Header, front: Bytes, data: Bytes },
     Failed(FrameError),
@@ -353,18 +364,36 @@ pub struct FrameCodec {
     limits: FrameLimits,
     block_crcs: bool,
     pool: Arc<Pool>,
+    borrower: Option<Arc<Borrower>>,
+    /// Of the frames decoded since this was taken.
+    lent_bytes: usize,
     state: State,
 }
 
 impl FrameCodec {
     /// A codec at the start of a stream.
     pub fn new(limits: FrameLimits, pool: Arc<Pool>) -> FrameCodec {
-        FrameCodec { limits, block_crcs: false, pool, state: State::Header }
+        FrameCodec { limits, block_crcs: false, pool, borrower: None, lent_bytes: 0, state: State::Header }
     }
 
     /// The same; frames then have [`Message::block_crcs`] if `wanted`.
     pub fn with_block_crcs(self, wanted: bool) -> FrameCodec {
         FrameCodec { block_crcs: wanted, ..self }
+    }
+
+    /// The same; frames may have data that their sender lends.
+    pub(crate) fn with_borrower(self, borrower: Option<Arc<Borrower>>) -> FrameCodec {
+        FrameCodec { borrower, ..self }
+    }
+
+    /// Bytes of data that was lent and came since the last call.
+    pub(crate) fn take_lent_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.lent_bytes)
+    }
+
+    fn borrow(&self, loan: &[u8; LOAN_BYTES], len: usize) -> Result<Bytes, FrameError> {
+        let loan = Loan::get(loan).ok_or(FrameError::Loan)?;
+        self.borrower.as_ref().and_then(|borrower| borrower.borrow(loan, len)).ok_or(FrameError::Loan)
     }
 
     /// Is the decoder inside a frame, its header taken?
@@ -409,11 +438,24 @@ impl FrameCodec {
                         return Ok(None);
                     }
                     let front = src.split_to(header.front_len).freeze();
-                    self.state = if header.data_len == 0 {
+                    self.state = if header.is_lent {
+                        State::Loan { header, front }
+                    } else if header.data_len == 0 {
                         State::Trailer { header, front, data: Bytes::new() }
                     } else {
                         State::Data { header, front, data: self.pool.take(header.data_len), filled: 0 }
                     };
+                }
+                State::Loan { header, front } => {
+                    let Some((loan, _)) = src.split_first_chunk::<LOAN_BYTES>() else {
+                        src.reserve(LOAN_BYTES - src.len());
+                        self.state = State::Loan { header, front };
+                        return Ok(None);
+                    };
+                    let data = self.borrow(loan, header.data_len)?;
+                    src.advance(LOAN_BYTES);
+                    self.lent_bytes += header.data_len;
+                    self.state = State::Trailer { header, front, data };
                 }
                 State::Data { header, front, mut data, mut filled } => {
                     let count = src.len().min(data.len() - filled);
@@ -486,7 +528,7 @@ impl Encoder<Frame> for FrameCodec {
     fn encode(&mut self, frame: Frame, out: &mut BytesMut) -> Result<(), CodecError> {
         check_lengths(&frame.message, &self.limits)?;
         out.reserve(frame.message.wire_bytes());
-        put_header_and_front(frame.seq, frame.ack, &frame.message, out);
+        put_header_and_front(frame.seq, frame.ack, &frame.message, false, out);
         out.put_slice(&frame.message.data);
         put_trailer(&frame.message, out);
         Ok(())

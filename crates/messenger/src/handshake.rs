@@ -11,6 +11,8 @@
 //! | 16 | body_len | body: a [`Hello`] from the connecting side, an [`Answer`] from the accepting one, in postcard |
 //! | .. | 4 | CRC32C of everything before, little-endian |
 //!
+//! Features are agreed on: a hello has those that the connecting side offers here, a welcome those of them that both will use.
+//!
 //! Authentication: the hello carries a method, and only [`AUTH_NONE`] is accepted. Whoever reaches the port is trusted,
 //! so ports belong on a private network.
 
@@ -26,14 +28,16 @@ pub const BODY_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The only authentication method: none.
 pub const AUTH_NONE: u8 = 0;
-/// Features this side has: none beyond the version yet.
-pub const FEATURES: u64 = 0;
+/// Feature: with the first bytes come the descriptors by which data is lent, see `lending`; only over a Unix socket.
+pub const FEATURE_LENDING: u64 = 1;
+/// Features this side has.
+pub const FEATURES: u64 = FEATURE_LENDING;
 const PREFIX_BYTES: usize = 16;
 
 /// What the connecting side says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Features it has.
+    /// Features that it offers on this connection.
     pub features: u64,
     /// Its cluster, zero if it does not know yet.
     pub cluster: ClusterId,

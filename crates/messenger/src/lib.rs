@@ -54,6 +54,8 @@ pub mod handshake;
 pub mod histogram;
 mod history;
 pub mod http;
+#[expect(unsafe_code, reason = "memory that is shared with other processes")]
+mod lending;
 mod listener;
 mod locals;
 mod lock;

@@ -7,8 +7,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -353,8 +354,8 @@ impl Acceptor {
         let listening = Arc::clone(&self.listening);
         let slot = worker.sources().insert(|slot| {
             greetings.borrow_mut().insert(number, slot);
-            let buf = BytesMut::new();
-            Source::Greeting(Greeting { listening, stream: Some(stream), peer, slot, buf, until, number, greetings })
+            let (stream, buf, fds) = (Some(stream), BytesMut::new(), Vec::new());
+            Source::Greeting(Greeting { listening, stream, peer, slot, buf, fds, until, number, greetings })
         });
         worker.sources().with(worker, slot, |source, worker| match source {
             Source::Greeting(greeting) => greeting.begin(worker),
@@ -380,6 +381,8 @@ pub(crate) struct Greeting {
     peer: SocketAddr,
     slot: usize,
     buf: BytesMut,
+    /// Descriptors that came along.
+    fds: Vec<OwnedFd>,
     until: Instant,
     /// Its place among the others.
     number: u64,
@@ -417,7 +420,7 @@ impl Greeting {
                 Err(HandshakeError::Version(refusal)) => return self.refuse(worker, refusal),
                 Err(error) => return self.drop_it(worker, &error.to_string()),
             }
-            match stream.read(&mut chunk) {
+            match stream.read_with(&mut chunk, &mut self.fds) {
                 Ok(0) => return self.drop_it(worker, "it was closed in its handshake"),
                 Ok(count) => self.buf.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Keep(Some(self.until)),
@@ -467,6 +470,7 @@ impl Greeting {
             peer: self.peer,
             hello,
             rest: std::mem::take(&mut self.buf),
+            fds: std::mem::take(&mut self.fds),
         };
         admit(worker, accepted);
         Next::Remove

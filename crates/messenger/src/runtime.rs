@@ -15,6 +15,7 @@ use crate::blocking::BlockingPool;
 use crate::buffer::{PoolConfig, Pools};
 use crate::channel::{Gone, block_on, oneshot};
 use crate::history::{History, HistoryMode};
+use crate::lending::Lending;
 use crate::listener::Listening;
 use crate::lock::{ContentionMutex, LockTable};
 use crate::operation::OperationTable;
@@ -39,6 +40,8 @@ pub struct RuntimeConfig {
     pub blocking_threads_max: usize,
     /// Pools of data buffers.
     pub pools: PoolConfig,
+    /// Data goes to and comes from other processes of this host through shared memory, where they agree.
+    pub shared_memory: bool,
     /// How long [`Runtime::shutdown`] goes on sending what is queued.
     pub drain_max: Duration,
     /// Count and time what costs something: locks, operations, time and CPU of workers. Off only to measure what it costs.
@@ -59,6 +62,7 @@ impl RuntimeConfig {
             workers,
             blocking_threads_max: 16,
             pools: PoolConfig::default(),
+            shared_memory: true,
             drain_max: Duration::from_secs(1),
             telemetry: true,
             op_history: HistoryMode::Off,
@@ -88,6 +92,7 @@ struct Shared {
     workers: Vec<Arc<WorkerShared>>,
     blocking: BlockingPool,
     pools: Pools,
+    lending: Arc<Lending>,
     locks: LockTable,
     operations: OperationTable,
     history: History,
@@ -124,6 +129,10 @@ impl Handle {
     /// The runtime's buffer pools.
     pub fn pools(&self) -> &Pools {
         &self.shared.pools
+    }
+
+    pub(crate) fn lending(&self) -> &Arc<Lending> {
+        &self.shared.lending
     }
 
     /// True once [`Runtime::shutdown`] has begun.
@@ -330,9 +339,11 @@ impl Runtime {
             workers.push(Arc::new(WorkerShared::new(index, registry).map_err(start)?));
             reactors.push(reactor);
         }
+        let lending = Lending::new(config.shared_memory, &locks);
         let shared = Shared {
             blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max, &locks),
-            pools: Pools::new(config.pools, &locks),
+            pools: Pools::new(config.pools, lending.arena(), &locks),
+            lending,
             began,
             workers,
             next_id: AtomicU64::new(1),
@@ -403,6 +414,7 @@ fn events_or_zero(max_events: MaxEvents) -> usize {
 async fn shrink_pools(worker: Worker) {
     loop {
         worker.sleep(SHRINK_INTERVAL).await;
+        worker.handle().lending().sweep();
         worker.handle().pools().shrink();
     }
 }

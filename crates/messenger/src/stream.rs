@@ -13,16 +13,22 @@
 //! while something waits to be written ([`Stream::set_blocked`]).
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as unix;
 use std::time::Duration;
 
 use mio::net::{TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token, event};
+use rustix::cmsg_space;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use socket2::{SockRef, TcpKeepalive};
+
+use crate::lending::{OFFER_FDS, Offer};
 
 /// Bytes that a local socket takes before its writer waits, where the system allows so many (`net.core.wmem_max`): two
 /// fragments of a large write.
@@ -71,9 +77,34 @@ impl Stream {
             return None;
         }
         let socket = UnixStream::connect_addr(&local_name(addr).ok()?).ok()?;
-        let listener = socket_peercred(&socket).ok()?;
-        let is_trusted = listener.uid.is_root() || listener.uid == rustix::process::geteuid();
-        is_trusted.then(|| Stream::local(socket))
+        is_trusted(&socket).then(|| Stream::local(socket))
+    }
+
+    /// May data be lent to the peer, and borrowed from it? It is on this host, and as trusted as this process.
+    pub(crate) fn may_lend(&self) -> bool {
+        matches!(self, Stream::Local { socket, .. } if is_trusted(socket))
+    }
+
+    /// Reads as [`Read::read`] does, and takes descriptors that come along.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn read_with(&mut self, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let Stream::Local { socket, .. } = self else { return self.read(buf) };
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(OFFER_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let came = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                fds.extend(some.take(OFFER_FDS.saturating_sub(fds.len())));
+            }
+        }
+        Ok(came.bytes)
+    }
+
+    /// For the first bytes that are written, with which the offer goes.
+    pub(crate) fn with<'a>(&'a self, offer: &'a Offer) -> impl Write + 'a {
+        WithOffer { stream: self, offer }
     }
 
     /// A TCP socket.
@@ -133,6 +164,35 @@ impl Stream {
             Stream::Tcp(_) => false,
             Stream::Local { blocked, .. } => std::mem::replace(blocked, is_blocked) != is_blocked,
         }
+    }
+}
+
+/// Does the peer run as root, or as the same user?
+fn is_trusted(socket: &UnixStream) -> bool {
+    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
+/// See [`Stream::with`].
+struct WithOffer<'a> {
+    stream: &'a Stream,
+    offer: &'a Offer,
+}
+
+impl Write for WithOffer<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let fds = self.offer.fds();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(OFFER_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        Ok(sendmsg(self.stream, bufs, &mut control, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,14 +1,16 @@
 //! Bytes on their way to a socket: many frames per system call, large data not copied.
 //!
 //! Contract: segments are written in the order in which frames were pushed. Headers, fronts and small data are
-//! gathered in one buffer; data from [`COPY_BYTES_MAX`] up stays where it is and is written from there.
+//! gathered in one buffer; data from [`COPY_BYTES_MAX`] up stays where it is and is written from there, or is lent to a peer that can
+//! read it there.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::frame::{Message, put_header_and_front, put_trailer};
+use crate::frame::{Message, OVERHEAD_BYTES, put_header_and_front, put_trailer};
+use crate::lending::{LOAN_BYTES, Lender};
 
 /// Data up to here is copied next to its header: cheaper than two more entries in the kernel's vector.
 const COPY_BYTES_MAX: usize = 4096;
@@ -22,6 +24,8 @@ pub(crate) struct TxQueue {
     segments: VecDeque<Bytes>,
     tail: BytesMut,
     bytes: usize,
+    /// Of the frames pushed since this was taken.
+    lent_bytes: usize,
 }
 
 impl TxQueue {
@@ -33,22 +37,39 @@ impl TxQueue {
     }
 
     /// Appends a frame. The data's checksum is kept in the message, for another sending.
-    pub(crate) fn push_frame(&mut self, seq: u64, ack: u64, message: &mut Message) {
+    pub(crate) fn push_frame(&mut self, seq: u64, ack: u64, message: &mut Message, lender: Option<&mut Lender>) {
         let data_crc = message.data_crc.unwrap_or_else(|| crc32c::crc32c(&message.data));
         message.data_crc = Some(data_crc);
         if self.tail.capacity() - self.tail.len() < message.front.len() + 256 {
             self.seal();
             self.tail.reserve(GATHER_BYTES);
         }
-        put_header_and_front(seq, ack, message, &mut self.tail);
-        if message.data.len() < COPY_BYTES_MAX {
-            self.tail.put_slice(&message.data);
+        let loan = lender.and_then(|lender| lender.lend(&message.data));
+        put_header_and_front(seq, ack, message, loan.is_some(), &mut self.tail);
+        self.bytes += OVERHEAD_BYTES + message.front.len();
+        if let Some(loan) = loan {
+            loan.put(&mut self.tail);
+            self.bytes += LOAN_BYTES;
+            self.lent_bytes += message.data.len();
         } else {
-            self.seal();
-            self.segments.push_back(message.data.clone());
+            self.push_data(&message.data);
         }
         put_trailer(message, &mut self.tail);
-        self.bytes += message.wire_bytes();
+    }
+
+    fn push_data(&mut self, data: &Bytes) {
+        self.bytes += data.len();
+        if data.len() < COPY_BYTES_MAX {
+            self.tail.put_slice(data);
+        } else {
+            self.seal();
+            self.segments.push_back(data.clone());
+        }
+    }
+
+    /// Bytes of data that was lent in frames pushed since the last call.
+    pub(crate) fn take_lent_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.lent_bytes)
     }
 
     /// Bytes not written yet.
@@ -135,7 +156,7 @@ mod tests {
             })
             .collect();
         for (seq, message) in sent.iter().enumerate() {
-            tx.push_frame(seq as u64 + 1, 0, &mut message.clone());
+            tx.push_frame(seq as u64 + 1, 0, &mut message.clone(), None);
         }
         let mut socket = Narrow(Vec::new());
         let total = tx.bytes();

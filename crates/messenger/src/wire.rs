@@ -3,6 +3,7 @@
 //! Contract: `readable` and `writable` are true until the socket says otherwise, because readiness is edge-triggered.
 
 use std::io::{self, IoSliceMut, Read};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tokio_util::codec::Decoder;
@@ -10,6 +11,7 @@ use tokio_util::codec::Decoder;
 use crate::connection::Core;
 use crate::counters::WorkerCounters;
 use crate::frame::{CodecError, Frame, FrameCodec, Message, TrafficClass};
+use crate::lending::{Borrower, Lender, Offer};
 use crate::stream::Stream;
 use crate::tx::TxQueue;
 
@@ -35,11 +37,22 @@ const LARGE_BYTES: usize = 16 << 10;
 /// Read ahead where large segments come: the end of a frame, and header and front of the next.
 const AHEAD_BYTES: usize = 1 << 10;
 
+/// What a wire lends and borrows by.
+pub(crate) struct WireLending {
+    pub(crate) lender: Lender,
+    pub(crate) borrower: Arc<Borrower>,
+    /// What the peer has not got yet.
+    pub(crate) offer: Option<Offer>,
+}
+
 pub(crate) struct Wire {
     pub(crate) stream: Stream,
     codec: FrameCodec,
     rbuf: BytesMut,
     pub(crate) tx: TxQueue,
+    lender: Option<Lender>,
+    /// Goes with the first bytes.
+    offer: Option<Offer>,
     /// The last frame's data was large.
     was_large: bool,
     /// The socket may have bytes.
@@ -64,6 +77,8 @@ impl Wire {
             codec,
             rbuf: rest,
             tx,
+            lender: None,
+            offer: None,
             was_large: false,
             readable: true,
             backlog: true,
@@ -73,13 +88,27 @@ impl Wire {
         }
     }
 
-    /// The next whole frame among the bytes read so far.
-    pub(crate) fn decode(&mut self) -> Result<Option<Frame>, CodecError> {
-        let frame = self.codec.decode(&mut self.rbuf)?;
-        if let Some(frame) = &frame {
-            self.was_large = frame.message.data.len() >= LARGE_BYTES;
-        }
-        Ok(frame)
+    /// The same, both ends of which lend. The peer has the offer already, or is to get it with the first bytes.
+    pub(crate) fn with_lending(self, lending: Option<WireLending>) -> Wire {
+        let Some(WireLending { lender, borrower, offer }) = lending else { return self };
+        Wire { lender: Some(lender), offer, codec: self.codec.with_borrower(Some(borrower)), ..self }
+    }
+
+    /// The next whole frame among the bytes read so far, and how many bytes of its data were lent.
+    pub(crate) fn decode(&mut self) -> Result<Option<(Frame, usize)>, CodecError> {
+        let Some(frame) = self.codec.decode(&mut self.rbuf)? else { return Ok(None) };
+        let lent_bytes = self.codec.take_lent_bytes();
+        self.was_large = frame.message.data.len() - lent_bytes >= LARGE_BYTES;
+        Ok(Some((frame, lent_bytes)))
+    }
+
+    /// Looks what the peer has given back of what it was lent. True: something is still lent.
+    pub(crate) fn take_back_loans(&mut self) -> bool {
+        self.lender.as_mut().is_some_and(Lender::take_back)
+    }
+
+    pub(crate) fn has_lent(&self) -> bool {
+        self.lender.as_ref().is_some_and(Lender::has_lent)
     }
 
     /// Has a frame begun that has not ended? To be asked when [`Wire::decode`] gave none.
@@ -135,7 +164,7 @@ impl Wire {
         while self.tx.bytes() < TX_BYTES_MAX {
             let ack = core.session.received();
             let Some((seq, message)) = core.session.next_to_send() else { break };
-            self.tx.push_frame(seq, ack, message);
+            self.tx.push_frame(seq, ack, message, self.lender.as_mut());
             frames += 1;
         }
         if frames > 0 {
@@ -148,7 +177,7 @@ impl Wire {
     /// Queues a frame of the messenger's own, outside the numbering.
     pub(crate) fn push_control(&mut self, kind: u16, core: &mut Core, counters: &WorkerCounters) {
         let mut message = Message::new(TrafficClass::Control, kind, Bytes::new(), Bytes::new());
-        self.tx.push_frame(0, core.session.take_ack(), &mut message);
+        self.tx.push_frame(0, core.session.take_ack(), &mut message, None);
         counters.frames_out.add(1);
     }
 
@@ -158,8 +187,13 @@ impl Wire {
     /// What the socket says, `WouldBlock` excluded.
     pub(crate) fn write(&mut self, counters: &WorkerCounters) -> io::Result<()> {
         while self.writable && !self.tx.is_empty() {
-            match self.tx.write_to(&mut self.stream) {
+            let written = match &self.offer {
+                Some(offer) => self.tx.write_to(&mut self.stream.with(offer)),
+                None => self.tx.write_to(&mut self.stream),
+            };
+            match written {
                 Ok(count) => {
+                    self.offer = None;
                     counters.writes.add(1);
                     counters.bytes_out.add(count as u64);
                 }

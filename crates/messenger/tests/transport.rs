@@ -159,3 +159,30 @@ fn garbage_through_either_closes_that_socket_alone() {
 
 trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
+
+/// What was lent to whoever runs on this runtime, in bytes.
+fn lent_bytes_in(runtime: &Runtime) -> u64 {
+    runtime.handle().stats().workers.iter().map(|worker| worker.lent_bytes_in).sum()
+}
+
+#[test]
+fn data_in_buffers_is_lent_both_ways_if_both_ends_want_that() {
+    for (server_shares, client_shares) in [(true, true), (true, false), (false, true)] {
+        let start = |name, shared_memory| {
+            Runtime::start(RuntimeConfig { shared_memory, ..RuntimeConfig::new(name, 1) }).expect("starts")
+        };
+        let (server, client) = (start("server", server_shares), start("client", client_shares));
+        let (listener, _) = listen_with(&server.handle(), |_| {});
+        let connection = connect(&client, &listener);
+        for len in [0, 1, 4096, 8192, 70_001, 1 << 20, 9_000_001] {
+            let data = client.handle().pools().pool(0).copy_of(&vec![len as u8; len]);
+            let request = Message::new(TrafficClass::Client, ECHO, Bytes::from_static(b"f"), data.clone());
+            assert!(call(&connection, request).expect("answered").data == data, "{len} bytes came back different");
+        }
+        // What the server answers with lies in the client's memory, not in its own.
+        let lent = if server_shares && client_shares { 8192 + 70_001 + (1 << 20) + 9_000_001 } else { 0 };
+        assert_eq!((lent_bytes_in(&server), lent_bytes_in(&client)), (lent, 0));
+        client.shutdown();
+        server.shutdown();
+    }
+}

@@ -118,6 +118,9 @@ settings! {
     /// Peers on the same host come through a Unix socket, named after the address that they dial, instead of the loopback
     /// device [default: true]
     ms_local_sockets: bool, "TREFOIL_MS_LOCAL_SOCKETS";
+    /// Data of peers that came through a Unix socket stays in memory that both processes map, instead of being copied through the socket;
+    /// of a storage daemon [default: true]
+    ms_shared_memory: bool, "TREFOIL_MS_SHARED_MEMORY";
     /// Time in which a connection carries nothing but pings after which it is closed until its client has something to
     /// send, in seconds, 10 to 86400, for every role; 0: never. Connections over which something is awaited stay [default: 0]
     ms_idle_timeout_s: u64, "TREFOIL_MS_IDLE_TIMEOUT_S";
@@ -239,6 +242,8 @@ pub struct Config {
     pub ms_connections_max: u32,
     /// Peers on the same host come through a Unix socket.
     pub ms_local_sockets: bool,
+    /// Their data goes through shared memory.
+    pub ms_shared_memory: bool,
     /// Time after which a connection that carries nothing is closed; `None`: never.
     pub ms_idle_timeout: Option<Duration>,
     /// Grace of heartbeats, in milliseconds.
@@ -370,6 +375,7 @@ impl Config {
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
             ms_connections_max: connections_max(s.ms_connections_max)?,
             ms_local_sockets: s.ms_local_sockets.unwrap_or(true),
+            ms_shared_memory: s.ms_shared_memory.unwrap_or(true),
             ms_idle_timeout: idle_timeout(s.ms_idle_timeout_s.unwrap_or(0))?,
             osd_heartbeat_grace_ms: in_range(
                 "osd_heartbeat_grace_ms",

@@ -214,7 +214,9 @@ impl Running {
 
 /// The one worker of the monitor or the metadata service.
 fn runtime_config(config: &Config, name: &str) -> RuntimeConfig {
-    RuntimeConfig { telemetry: config.telemetry, ..RuntimeConfig::new(name, 1) }
+    // They carry no data that would be worth it.
+    let shared_memory = false;
+    RuntimeConfig { telemetry: config.telemetry, shared_memory, ..RuntimeConfig::new(name, 1) }
 }
 
 fn monitor_config(config: &Config) -> MonitorConfig {
@@ -248,6 +250,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_buffer_pools: config.ms_buffer_pools,
         ms_connections_max: config.ms_connections_max,
         ms_local_sockets: config.ms_local_sockets,
+        ms_shared_memory: config.ms_shared_memory,
         ms_idle_timeout: config.ms_idle_timeout,
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,

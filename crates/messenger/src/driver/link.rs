@@ -10,6 +10,8 @@ pub(crate) struct Accepted {
     pub(crate) hello: Hello,
     /// Bytes that came after the hello.
     pub(crate) rest: BytesMut,
+    /// Descriptors that came with it.
+    pub(crate) fds: Vec<OwnedFd>,
 }
 
 impl Accepted {
@@ -22,6 +24,28 @@ impl Accepted {
             features: self.hello.features & FEATURES,
         }
     }
+
+    /// What it takes to lend and to borrow, if the peer wants to and it can be.
+    fn agree_to_lend(&mut self, worker: &Worker) -> Option<WireLending> {
+        let fds = std::mem::take(&mut self.fds);
+        if self.hello.features & FEATURE_LENDING == 0 || !self.stream.may_lend() {
+            return None;
+        }
+        let (lender, offer) = offer(worker)?;
+        let borrower = worker.handle().lending().accept(fds).inspect_err(|error| not_lent(error)).ok()?;
+        Some(WireLending { lender, borrower, offer: Some(offer) })
+    }
+}
+
+/// What a peer is offered; none without memory that could be lent.
+fn offer(worker: &Worker) -> Option<(Lender, Offer)> {
+    let lending = worker.handle().lending();
+    lending.arena()?;
+    lending.offer().inspect_err(not_lent).ok()
+}
+
+fn not_lent(error: &std::io::Error) {
+    tracing::info!(%error, "data of a peer on this host goes through its socket, not through shared memory");
 }
 
 impl Handle {
@@ -66,6 +90,7 @@ impl Order {
             told_down: false,
             agreed: false,
             rested: false,
+            no_lending: false,
         };
         let role = Role::Connecting(Box::new(connector));
         let driver = Driver::new(self.connection.clone(), role, Instant::now());
@@ -93,7 +118,8 @@ impl Driver {
     pub(crate) fn stream(&self) -> Option<&Stream> {
         match &self.link {
             Link::Waiting { .. } | Link::Resting => None,
-            Link::Dialing { stream, .. } | Link::Greeting { stream, .. } => Some(stream),
+            Link::Dialing { stream, .. } => Some(stream),
+            Link::Greeting(greeting) => Some(&greeting.stream),
             Link::Up(wire) => Some(&wire.stream),
         }
     }
@@ -134,11 +160,12 @@ impl Driver {
         None
     }
 
-    fn welcome(&mut self, cx: &Cx<'_>, accepted: Accepted, resumed: Option<u64>) {
+    fn welcome(&mut self, cx: &Cx<'_>, mut accepted: Accepted, resumed: Option<u64>) {
+        let lending = accepted.agree_to_lend(cx.worker);
         let Role::Accepting(acceptance) = &self.role else { return };
         let config = &acceptance.listening.config;
         let welcome = Answer::Welcome(Welcome {
-            features: accepted.hello.features & FEATURES,
+            features: if lending.is_some() { FEATURE_LENDING } else { 0 },
             cluster: config.cluster,
             incarnation: acceptance.incarnation,
             resumed,
@@ -149,7 +176,7 @@ impl Driver {
             return self.fail(cx, error.into(), Instant::now());
         }
         let wire = Wire::new(stream, self.codec(cx), accepted.rest, handshake::encode(&welcome));
-        self.went_up(wire);
+        self.went_up(wire.with_lending(lending));
     }
 
     fn went_up(&mut self, wire: Wire) {
@@ -183,8 +210,10 @@ impl Driver {
         }
         let Role::Connecting(connector) = &self.role else { return Ok(()) };
         let received = self.connection.core().session.received();
+        let is_wanted = !connector.no_lending && stream.may_lend();
+        let (lender, offer) = is_wanted.then(|| offer(cx.worker)).flatten().unzip();
         let hello = Hello {
-            features: FEATURES,
+            features: if offer.is_some() { FEATURE_LENDING } else { 0 },
             cluster: connector.config.cluster,
             auth_method: AUTH_NONE,
             cookie: connector.cookie,
@@ -195,17 +224,26 @@ impl Driver {
         let until = *until;
         let waiting = Link::Waiting { until: now };
         if let Link::Dialing { stream, .. } = std::mem::replace(&mut self.link, waiting) {
-            self.link = Link::Greeting { stream, until, out: handshake::encode(&hello), buf: BytesMut::new() };
+            let (out, buf, fds) = (handshake::encode(&hello), BytesMut::new(), Vec::new());
+            self.link = Link::Greeting(Box::new(Greeting { stream, until, out, offer, lender, buf, fds }));
         }
         self.greet(cx, now)
     }
 
     /// Connecting side: the handshake goes on.
     pub(super) fn greet(&mut self, cx: &Cx<'_>, now: Instant) -> Result<(), Fault> {
-        let Link::Greeting { stream, out, buf, .. } = &mut self.link else { return Ok(()) };
+        let Link::Greeting(greeting) = &mut self.link else { return Ok(()) };
+        let Greeting { stream, out, offer, buf, fds, .. } = &mut **greeting;
         while !out.is_empty() {
-            match stream.write(out) {
-                Ok(count) => out.advance(count),
+            let written = match offer {
+                Some(offer) => stream.with(offer).write(out),
+                None => stream.write(out),
+            };
+            match written {
+                Ok(count) => {
+                    out.advance(count);
+                    *offer = None;
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
@@ -224,7 +262,7 @@ impl Driver {
                     return Err(Fault::Lost(error.to_string()));
                 }
             }
-            match stream.read(&mut chunk) {
+            match stream.read_with(&mut chunk, fds) {
                 Ok(0) => return Err(Fault::Lost("the peer closed the connection in the handshake".into())),
                 Ok(count) => buf.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
@@ -248,6 +286,14 @@ impl Driver {
         if welcome.cluster != ours && welcome.cluster != zero && ours != zero {
             return Err(Fault::Refused(Refusal::Cluster { theirs: welcome.cluster, ours }));
         }
+        let borrower = match &mut self.link {
+            Link::Greeting(greeting) if welcome.features & FEATURE_LENDING != 0 => {
+                let accepted = cx.worker.handle().lending().accept(std::mem::take(&mut greeting.fds));
+                connector.no_lending = accepted.is_err();
+                Some(accepted.inspect_err(not_lent)?)
+            }
+            _ => None,
+        };
         let before = connector.incarnation.replace(welcome.incarnation);
         connector.told_down = false;
         let agreed = std::mem::take(&mut connector.agreed);
@@ -269,8 +315,10 @@ impl Driver {
             }
         }
         let codec = self.codec(cx);
-        if let Link::Greeting { stream, buf, .. } = std::mem::replace(&mut self.link, Link::Waiting { until: now }) {
-            self.went_up(Wire::new(stream, codec, buf, Bytes::new()));
+        if let Link::Greeting(greeting) = std::mem::replace(&mut self.link, Link::Waiting { until: now }) {
+            let Greeting { stream, lender, buf, .. } = *greeting;
+            let lending = lender.zip(borrower).map(|(lender, borrower)| WireLending { lender, borrower, offer: None });
+            self.went_up(Wire::new(stream, codec, buf, Bytes::new()).with_lending(lending));
         }
         let event = StateEvent::Up { resumed: welcome.resumed.is_some(), cluster: welcome.cluster };
         tracing::debug!(peer = %self.connection.peer(), name = welcome.name, ?event, "connection is up");

@@ -12,6 +12,8 @@ fn message() -> impl Strategy<Value = Message> {
     (class, any::<u16>(), any::<u32>(), any::<u64>(), bytes(600), bytes(9000)).prop_map(
         |(class, kind, flags, id, front, data)| {
             let data_crc = Some(crc32c::crc32c(&data));
+            // Whether the data is lent is for the connection to say.
+            let flags = flags & !FLAG_LENT;
             Message { class, kind, flags, id, front, data, data_crc, block_crcs: None }
         },
     )
@@ -40,6 +42,22 @@ fn refused(bytes: &[u8], limits: FrameLimits) -> FrameError {
             error
         }
         other => panic!("taken: {other:?}"),
+    }
+}
+
+#[test]
+fn data_that_nobody_offered_is_not_borrowed() {
+    let data = Bytes::from_static(&[1; 9000]);
+    let message = Message::new(TrafficClass::Client, 7, Bytes::new(), data);
+    for loan in [Some(Loan { at: 0, slot: 0 }), None] {
+        let mut out = BytesMut::new();
+        put_header_and_front(1, 0, &message, true, &mut out);
+        match loan {
+            Some(loan) => loan.put(&mut out),
+            None => out.put_slice(&[1; LOAN_BYTES]),
+        }
+        put_trailer(&message, &mut out);
+        assert_eq!(refused(&out, FrameLimits::default()), FrameError::Loan);
     }
 }
 

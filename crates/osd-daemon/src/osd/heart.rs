@@ -36,6 +36,7 @@ const RETELL_AFTER: Duration = Duration::from_millis(500);
 pub(super) fn start(shared: &Arc<Shared>, cluster: ClusterId, power: Arc<PowerFile>) -> Result<Runtime, RuntimeError> {
     let mut config = RuntimeConfig::new(format!("{}-heart", shared.config.id), 1);
     config.blocking_threads_max = 1;
+    config.shared_memory = false;
     config.telemetry = shared.config.telemetry;
     let runtime = Runtime::start(config)?;
     shared.handle.add_companion(&runtime.handle());

@@ -95,6 +95,8 @@ pub struct OsdConfig {
     pub ms_connections_max: u32,
     /// Peers on this host come through a Unix socket. Default true.
     pub ms_local_sockets: bool,
+    /// Their data goes through shared memory. Default true.
+    pub ms_shared_memory: bool,
     /// Time after which a connection that carries nothing is closed until its client sends; `None`, the default: never.
     pub ms_idle_timeout: Option<Duration>,
     /// Longest time between syncs of a journal with unsynced records. Default 200 ms.
@@ -148,6 +150,7 @@ impl OsdConfig {
             ms_buffer_pools: 4,
             ms_connections_max: 10_000,
             ms_local_sockets: true,
+            ms_shared_memory: true,
             ms_idle_timeout: None,
             journal_sync_interval: Duration::from_millis(200),
             journal_bytes_max: 256 << 20,
@@ -352,6 +355,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(workers));
     runtime.max_events = config.ms_max_events;
     runtime.pools.pools = usize::from(config.ms_buffer_pools);
+    runtime.shared_memory = config.ms_shared_memory;
     runtime.telemetry = config.telemetry;
     runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
     let runtime = Runtime::start(runtime)?;
