@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 const PREFIX: &str = ".kept.";
 
-/// Trimmed segments kept at most: what a core that writes 256 MiB/s fills between two trims.
-const KEPT_SEGMENTS_MAX: usize = 4;
+/// Trimmed segments kept at most: what a core that writes 1 GiB/s fills between two trims.
+pub(super) const KEPT_SEGMENTS_MAX: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Kept {
         self.files.iter().any(|kept| !kept.is_durable)
     }
 
-    /// Keeps a trimmed segment that nobody else has open.
+    /// Keeps a trimmed segment.
     ///
     /// # Errors
     /// What the system says; it has its name still.
@@ -72,7 +72,9 @@ impl Kept {
     /// Makes one the segment at `path`: `bytes` of space taken, `header` in front and old bytes behind it. `None` if
     /// there is none, or it cannot be used; it is then gone.
     pub(super) fn take(&mut self, dir: &Dir, path: &Path, bytes: u64, header: &[u8]) -> Option<Arc<dyn MediumFile>> {
-        if !self.files.front()?.is_durable {
+        let oldest = self.files.front_mut()?;
+        // A sync under way, or a reader, may still count on its bytes.
+        if !oldest.is_durable || Arc::get_mut(&mut oldest.file).is_none() {
             return None;
         }
         let KeptFile { number, file, .. } = self.files.pop_front()?;

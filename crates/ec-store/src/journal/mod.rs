@@ -423,7 +423,7 @@ impl Journal {
     pub fn trim(&mut self, before: u64) -> Result<usize, JournalError> {
         let mut count = 0;
         while self.segments.len() > 1 && self.segments[0].number < before && self.segments[0].last_lsn < self.synced {
-            let may_keep = self.may_keep_oldest();
+            let may_keep = self.may_keep_one();
             let Segment { number, file, .. } = &self.segments[0];
             let path = format::segment_path(self.dir.path(), *number);
             let result = if may_keep {
@@ -439,11 +439,9 @@ impl Journal {
         Ok(count)
     }
 
-    fn may_keep_oldest(&mut self) -> bool {
+    fn may_keep_one(&self) -> bool {
         let bytes = (self.segments.len() + self.kept.count()) as u64 * self.config.journal_segment_bytes;
-        let has_room = self.keeps_segments && self.kept.has_room() && bytes <= self.config.journal_bytes_max;
-        // A sync under way, or a reader, still counts on its bytes.
-        has_room && Arc::get_mut(&mut self.segments[0].file).is_some()
+        self.keeps_segments && self.kept.has_room() && bytes <= self.config.journal_bytes_max
     }
 
     /// May trimmed segments be kept and written again? True after opening; the owner says no when the disk fills up, and what is
@@ -528,8 +526,11 @@ impl Journal {
         }
     }
 
-    /// Gives back the space behind the last entry of a segment that is full.
+    /// Gives back the space behind the last entry of a segment that is full; not if that is to be written again soon.
     fn end_segment(&mut self) {
+        if self.keeps_segments {
+            return;
+        }
         let newest = self.newest();
         if let Err(error) = newest.file.set_len(newest.bytes) {
             // Zeros behind the last entry are as good as nothing; only the space is lost until the segment is trimmed.
