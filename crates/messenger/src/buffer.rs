@@ -47,10 +47,9 @@ pub struct PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Four pools that keep 128 MiB: what a client holds of random writes of 64 KiB until they are stable, a tenth of a
-    /// second later.
+    /// Four pools that keep 128 MiB: what a storage daemon holds of large writes that came over TCP until they are applied.
     fn default() -> PoolConfig {
-        PoolConfig { pools: 4, retained_bytes_max: 256 << 20 }
+        PoolConfig { pools: 4, retained_bytes_max: 128 << 20 }
     }
 }
 

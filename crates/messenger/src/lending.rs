@@ -34,7 +34,7 @@ use crate::lock::{ContentionMutex, LockTable};
 
 /// Data from here up is lent, in bytes. Below, two copies cost less than what lending does.
 pub(crate) const LENT_BYTES_MIN: usize = 8 << 10;
-/// Most bytes that a connection has lent: what its session has in flight at most, by default.
+/// Most bytes that a connection has lent: what a storage daemon that takes 500 MB/s holds until it has applied it.
 pub(crate) const LENT_BYTES_MAX: usize = 128 << 20;
 /// Loans of a connection at once.
 const SLOTS: usize = 4096;

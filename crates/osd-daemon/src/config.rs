@@ -131,7 +131,7 @@ settings! {
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
     /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 200]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
-    /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 256 MiB]
+    /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 512 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
     /// Share of a disk at which status warns that it is nearly full, 0.5 to 0.99 [default: 0.85, but at most the next]
     mon_osd_nearfull_ratio: f64, "TREFOIL_MON_OSD_NEARFULL_RATIO";
@@ -392,7 +392,7 @@ impl Config {
             )?,
             journal_bytes_max: in_range(
                 "journal_bytes_max",
-                s.journal_bytes_max.unwrap_or(256 << 20),
+                s.journal_bytes_max.unwrap_or(512 << 20),
                 64 << 20,
                 1 << 40,
             )?,

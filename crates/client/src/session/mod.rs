@@ -77,6 +77,10 @@ impl Drop for Owner {
     }
 }
 
+/// Bytes of free buffers that a client keeps: what it holds of large writes at 1 GB/s until they are stable, and storage daemons on its
+/// host have applied them.
+const RETAINED_BYTES_MAX: usize = 256 << 20;
+
 impl Client {
     /// Opens a session: blocks until the map is there, at most `config.timeout` (30 s if that is zero).
     ///
@@ -85,7 +89,7 @@ impl Client {
     pub fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         let config = config.checked()?;
         let addr = monitor::resolve(&config.monitor)?;
-        let pools = PoolConfig { pools: config.buffer_pools, ..PoolConfig::default() };
+        let pools = PoolConfig { pools: config.buffer_pools, retained_bytes_max: RETAINED_BYTES_MAX };
         let (telemetry, op_history) = (config.telemetry, config.op_history);
         let runtime = RuntimeConfig { telemetry, op_history, pools, ..RuntimeConfig::new("client", config.workers) };
         let runtime = Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;

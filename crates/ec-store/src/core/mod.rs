@@ -81,7 +81,7 @@ const REPAIRS_MAX: usize = 1024;
 pub struct CoreConfig {
     /// Which core.
     pub core: CoreId,
-    /// The journal. `journal_bytes_max` and a window for each session bound the memory for unapplied records, too; default 256 MiB.
+    /// The journal. `journal_bytes_max` and a window for each session bound the memory for unapplied records, too; default 512 MiB.
     pub journal: JournalConfig,
     /// The fragment store.
     pub fragment: FragmentConfig,
@@ -112,7 +112,7 @@ impl CoreConfig {
     pub fn new(core: CoreId) -> Self {
         Self {
             core,
-            journal: JournalConfig { journal_bytes_max: 256 << 20, ..JournalConfig::default() },
+            journal: JournalConfig { journal_bytes_max: 512 << 20, ..JournalConfig::default() },
             fragment: FragmentConfig::default(),
             journal_sync_interval: Duration::from_millis(200),
             ratios: FullRatios::default(),
@@ -353,6 +353,7 @@ impl<O: Outlet> Core<O> {
         core.refresh_free();
         worker.spawn(core.clone().turns());
         worker.spawn(core.clone().upkeep());
+        worker.spawn(core.clone().applies());
         worker.spawn(core.clone().syncs());
         Ok(core)
     }

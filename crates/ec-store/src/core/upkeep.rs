@@ -20,6 +20,10 @@ const APPLY_BYTES: u64 = 512 << 10;
 /// How long is applied before other tasks and the sockets get their turn. If they then take longer, so does applying: what they
 /// bring is never more than can be applied.
 const APPLY_TIME: Duration = Duration::from_micros(500);
+/// How often it is looked what has become stable: soon, as records that wait are held in memory here and in their client.
+const APPLY_INTERVAL: Duration = Duration::from_millis(10);
+/// What all cores give the disk between two beginnings of writing back: journals and fragments alike.
+const WRITE_BACK_BYTES: u64 = 128 << 20;
 /// How long to wait when the disk is full.
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
@@ -390,6 +394,41 @@ impl<O: Outlet> Core<O> {
         }
     }
 
+    /// Applies what has become stable, however long syncs and trims take.
+    pub(super) async fn applies(self) {
+        let mut begun = 0;
+        loop {
+            self.shared.worker.sleep(APPLY_INTERVAL).await;
+            if self.shared.state.borrow().stopped {
+                return;
+            }
+            self.apply().await;
+            if self.note_wanted_sync() {
+                self.schedule_turn();
+            }
+            self.write_back_ahead(&mut begun);
+        }
+    }
+
+    /// Begins to write what was applied, so that the sync before a trim has little to wait for. `begun`: what the disk had been given
+    /// when this was last done.
+    fn write_back_ahead(&self, begun: &mut u64) {
+        let state = self.shared.state.borrow();
+        let written = state.store.space.disk_written();
+        if written - *begun < WRITE_BACK_BYTES {
+            return;
+        }
+        *begun = written;
+        let files: Vec<_> = state.store.fragments.dirty_files().cloned().collect();
+        drop(state);
+        let job = self.shared.worker.blocking(move || files.iter().for_each(|file| file.begin_write_back()));
+        self.shared.worker.spawn(async move {
+            if job.await.is_err() {
+                tracing::warn!("writing back ended in a panic");
+            }
+        });
+    }
+
     pub(super) async fn upkeep(self) {
         let mut last_free = Instant::now();
         loop {
@@ -402,10 +441,6 @@ impl<O: Outlet> Core<O> {
                 last_free = Instant::now();
                 self.refresh_free();
                 self.repair_damaged();
-            }
-            self.apply().await;
-            if self.note_wanted_sync() {
-                self.schedule_turn();
             }
             if self.is_trim_due() {
                 match self.trim().await {

@@ -498,6 +498,13 @@ impl FragmentFile {
         }
     }
 
+    /// Begins to write what was written to it so far; errors are for the sync to tell.
+    pub fn begin_write_back(&self) {
+        if !self.has_sync_failed() {
+            self.file.begin_sync();
+        }
+    }
+
     /// As [`FragmentFile::sync`], but for the name.
     fn sync_contents(&self) -> Result<(), FragmentError> {
         let begin = || if self.is_dirty() { self.write_back_to_sync() } else { Ok(None) };

@@ -32,7 +32,7 @@ impl Accepted {
             return None;
         }
         let (lender, offer) = offer(worker)?;
-        let borrower = worker.handle().lending().accept(fds).inspect_err(|error| not_lent(error)).ok()?;
+        let borrower = worker.handle().lending().accept(fds).inspect_err(not_lent).ok()?;
         Some(WireLending { lender, borrower, offer: Some(offer) })
     }
 }

@@ -101,7 +101,7 @@ pub struct OsdConfig {
     pub ms_idle_timeout: Option<Duration>,
     /// Longest time between syncs of a journal with unsynced records. Default 200 ms.
     pub journal_sync_interval: Duration,
-    /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 256 MiB.
+    /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 512 MiB.
     pub journal_bytes_max: u64,
     /// Shares of the disk at which it counts as nearly full (default 0.85), too full for backfill (0.90), and full (0.95).
     pub ratios: FullRatios,
@@ -153,7 +153,7 @@ impl OsdConfig {
             ms_shared_memory: true,
             ms_idle_timeout: None,
             journal_sync_interval: Duration::from_millis(200),
-            journal_bytes_max: 256 << 20,
+            journal_bytes_max: 512 << 20,
             ratios: FullRatios::default(),
             store: StoreConfig::File,
             path_cut: PathCut::None,
