@@ -136,12 +136,13 @@ impl<S: Store> Namespace<S> {
         self.counters.purges
     }
 
-    /// The first `limit` files of the purge queue. They stay in it until [`Namespace::purged`].
+    /// The first `limit` files of the purge queue. They stay in it until [`Namespace::purged`]. The records of those that
+    /// left it are passed over once, here, and not for each of them.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn purge_next(&self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
-        if self.counters.purges == 0 {
+    pub fn purge_next(&mut self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+        if self.counters.purges == 0 || limit == 0 {
             return Ok(Vec::new());
         }
         let from = keys::of_gfid(keys::PURGE, self.counters.purge_from);
@@ -153,7 +154,11 @@ impl<S: Store> Namespace<S> {
             }));
             if found.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        found.into_iter().collect()
+        let found: Vec<PurgeEntry> = found.into_iter().collect::<Result<_, _>>()?;
+        if let Some(first) = found.first() {
+            self.counters.purge_from = first.gfid;
+        }
+        Ok(found)
     }
 
     /// All objects of the file are gone: it leaves the purge queue.
@@ -165,8 +170,8 @@ impl<S: Store> Namespace<S> {
         if self.overlay.contains(&key)? {
             self.overlay.delete(key);
             self.counters.purges -= 1;
-            if let Some(first) = self.purge_next(1)?.first() {
-                self.counters.purge_from = first.gfid;
+            if self.counters.purges == 0 {
+                self.counters.purge_from = Gfid::new(u128::MAX);
             }
         }
         Ok(())

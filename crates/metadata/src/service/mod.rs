@@ -330,7 +330,7 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the store fails.
-    pub fn purge_next(&self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+    pub fn purge_next(&mut self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
         self.namespace.purge_next(limit)
     }
 

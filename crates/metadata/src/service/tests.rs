@@ -97,7 +97,7 @@ impl Rig {
         }
     }
 
-    fn purges(&self) -> Vec<PurgeEntry> {
+    fn purges(&mut self) -> Vec<PurgeEntry> {
         self.service.purge_next(100).expect("store works")
     }
 

@@ -8,8 +8,8 @@ use messenger::Worker;
 use messenger::sync::oneshot;
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::Gfid;
-use std::cell::RefCell;
-use std::collections::HashSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,8 +18,11 @@ use std::time::Duration;
 
 /// Files being worked on at a time, of each kind.
 const FILES_MAX: usize = 64;
-/// Pause when there is nothing to do.
-const IDLE: Duration = Duration::from_millis(200);
+/// Files to purge asked for at a time. Before it answers, the owner syncs its store, and while it does so every other
+/// change waits: one answer must be enough for a round, also where files are removed faster than their objects.
+const PURGES_ASKED_MAX: usize = 4096;
+/// Pause between two rounds of questions to the owner.
+const ROUND: Duration = Duration::from_millis(200);
 /// Pause of one file after a failure: most are PGs that wait for an OSD.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -47,7 +50,8 @@ type Busy = Rc<RefCell<HashSet<Gfid>>>;
 
 /// Keeps the data worker busy until the end.
 pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, data: Rc<dyn DataWorker>) {
-    let (purging, sizing) = (Busy::default(), Busy::default());
+    let sizing = Busy::default();
+    let purges = Rc::new(Purges::default());
     while !inbox.is_stopped() {
         let free = FILES_MAX - sizing.borrow().len();
         let (answer, sizes) = oneshot();
@@ -61,18 +65,51 @@ pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, data: Rc<dyn DataWork
                 end,
             }));
         }
-        let free = FILES_MAX - purging.borrow().len();
-        let (answer, purges) = oneshot();
-        inbox.push(Event::NextPurges { limit: FILES_MAX, answer });
-        let purges = purges.await.unwrap_or_default();
-        for entry in purges.into_iter().filter(|entry| !purging.borrow().contains(&entry.gfid)).take(free) {
-            purging.borrow_mut().insert(entry.gfid);
-            let done = (worker.clone(), Arc::clone(&inbox), Rc::clone(&purging));
-            worker.spawn(finish(data.delete_objects(entry), entry.gfid, done, move |()| Event::Purged(entry.gfid)));
+        if purges.waiting.borrow().is_empty() {
+            let (answer, next) = oneshot();
+            inbox.push(Event::NextPurges { limit: PURGES_ASKED_MAX, answer });
+            purges.add(next.await.unwrap_or_default());
+            for _ in 0..purges.lanes_wanted() {
+                worker.spawn(purge(worker.clone(), Arc::clone(&inbox), Rc::clone(&data), Rc::clone(&purges)));
+            }
         }
-        let pause = if purging.borrow().is_empty() { IDLE } else { IDLE / 20 };
-        worker.sleep(pause).await;
+        worker.sleep(ROUND).await;
     }
+}
+
+/// Files to purge that the owner has named.
+#[derive(Default)]
+struct Purges {
+    /// Those that nobody works on yet.
+    waiting: RefCell<VecDeque<PurgeEntry>>,
+    /// All: the owner names a file again as long as its objects are not deleted.
+    known: Busy,
+    /// Tasks that work on them.
+    lanes: Cell<usize>,
+}
+
+impl Purges {
+    fn add(&self, entries: Vec<PurgeEntry>) {
+        let mut known = self.known.borrow_mut();
+        self.waiting.borrow_mut().extend(entries.into_iter().filter(|entry| known.insert(entry.gfid)));
+    }
+
+    /// How many tasks are to begin; they count as begun.
+    fn lanes_wanted(&self) -> usize {
+        let wanted = self.waiting.borrow().len().min(FILES_MAX - self.lanes.get());
+        self.lanes.set(self.lanes.get() + wanted);
+        wanted
+    }
+}
+
+/// Purges one file after the other until none waits.
+async fn purge(worker: Worker, inbox: Arc<Inbox>, data: Rc<dyn DataWorker>, purges: Rc<Purges>) {
+    loop {
+        let Some(entry) = purges.waiting.borrow_mut().pop_front().filter(|_| !inbox.is_stopped()) else { break };
+        let done = (worker.clone(), Arc::clone(&inbox), Rc::clone(&purges.known));
+        finish(data.delete_objects(entry), entry.gfid, done, move |()| Event::Purged(entry.gfid)).await;
+    }
+    purges.lanes.set(purges.lanes.get() - 1);
 }
 
 /// Waits for one piece of work and tells the owner of its success.
