@@ -7,7 +7,8 @@
 //! GlusterFS's old iobuf pool. Memory is zero when allocated; a reused buffer holds old bytes, of which only those
 //! written over are ever exposed.
 //!
-//! Buffers of [`MAPPED_BYTES_MIN`] and more are mappings of their own: their pages are zeroed when first touched, not
+//! Buffers of 8 KiB and more lie in the arena of their runtime, if it has one (`lending`): peers that data is lent to can read all of it.
+//! Without one, those of [`MAPPED_BYTES_MIN`] and more are mappings of their own. In both, pages are zeroed when first touched, not
 //! when allocated, and a freed one's memory is the system's again. The allocator keeps what it was given back.
 
 use std::sync::Arc;

@@ -38,8 +38,8 @@ const BYTES_PER_TURN: usize = 1 << 20;
 /// How long a closing connection goes on sending what is queued.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often a connection that lends looks what was given back, besides when it sends: what a burst has lent is back before the pools
-/// free what nobody needs.
+/// How often a connection that lends looks what was given back, besides when it sends: what a burst has lent is back before
+/// the pools free what nobody needs.
 const LOANS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What ends a TCP connection, or more.
@@ -94,7 +94,7 @@ struct Connector {
     agreed: bool,
     /// The session has ended by agreement, and the next one has not begun.
     rested: bool,
-    /// What the peer lent could not be taken: nothing is lent any more.
+    /// Lending could not be agreed on: the next attempt goes without it.
     no_lending: bool,
 }
 
@@ -263,7 +263,7 @@ impl Driver {
                 return Ok(());
             }
             let Link::Up(wire) = &mut self.link else { return Ok(()) };
-            while messages < MESSAGES_PER_TURN {
+            while messages < MESSAGES_PER_TURN && bytes < BYTES_PER_TURN {
                 match wire.decode()? {
                     Some((frame, lent_bytes)) => {
                         messages += 1;
@@ -289,11 +289,11 @@ impl Driver {
                     }
                 }
             }
-            if messages >= MESSAGES_PER_TURN {
+            if messages >= MESSAGES_PER_TURN || bytes >= BYTES_PER_TURN {
                 wire.backlog = true;
                 return Ok(());
             }
-            if !wire.readable || bytes >= BYTES_PER_TURN {
+            if !wire.readable {
                 return Ok(());
             }
             let count = wire.read(&mut cx.worker.sources().scratch.borrow_mut())?;
@@ -441,7 +441,7 @@ impl Driver {
         let ack = core.session.ack_due().filter(|at| *at > now);
         drop(core);
         self.owed_since = if owed { Some(self.owed_since.unwrap_or(now)) } else { None };
-        let loans = matches!(&self.link, Link::Up(wire) if wire.has_lent()).then_some(());
+        let has_lent = matches!(&self.link, Link::Up(wire) if wire.has_lent());
         let config = self.connection.config();
         let link = match &self.link {
             Link::Waiting { until } | Link::Dialing { until, .. } => Some(*until),
@@ -449,7 +449,7 @@ impl Driver {
             Link::Up(_) => {
                 let silence = self.silence().map(|(ping_at, dead_at)| if self.pinged { dead_at } else { ping_at });
                 let frame = self.frame_since.map(|since| since + config.frame_max);
-                let loans = loans.map(|()| *self.loans_due.get_or_insert(now + LOANS_INTERVAL));
+                let loans = has_lent.then(|| *self.loans_due.get_or_insert(now + LOANS_INTERVAL));
                 [ack, silence, frame, self.idle_at(), loans].into_iter().flatten().min()
             }
             Link::Resting => None,

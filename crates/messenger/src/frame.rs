@@ -327,6 +327,7 @@ impl Header {
 /// Appends the header and the front of a frame; the data, or what says where it is, and [`put_trailer`] follow it on the wire.
 pub(crate) fn put_header_and_front(seq: u64, ack: u64, message: &Message, is_lent: bool, out: &mut BytesMut) {
     assert!(message.front.len() <= FRONT_BYTES_MAX && message.data.len() <= DATA_BYTES_MAX);
+    debug_assert_eq!(message.flags & FLAG_LENT, 0, "a flag of the messenger's own");
     out.reserve(OVERHEAD_BYTES + message.front.len());
     let start = out.len();
     out.put_u32_le(MAGIC);
@@ -392,7 +393,8 @@ impl FrameCodec {
     }
 
     fn borrow(&self, loan: &[u8; LOAN_BYTES], len: usize) -> Result<Bytes, FrameError> {
-        let loan = Loan::get(loan).ok_or(FrameError::Loan)?;
+        // Damaged on its way, as the data might have been.
+        let loan = Loan::get(loan).ok_or(FrameError::DataCrc)?;
         self.borrower.as_ref().and_then(|borrower| borrower.borrow(loan, len)).ok_or(FrameError::Loan)
     }
 

@@ -8,9 +8,13 @@
 //! Contract: a sender keeps what it has lent, unchanged, until the slot is cleared, or nobody can read it any more: the lifeline
 //! closes when the receiver's process has ended or has dropped the last of the connection's loans. So a receiver that dies, or that lost the connection and
 //! still writes a journal from the bytes, is no different from one that copied them. What one connection has lent is bounded by
-//! [`LENT_BYTES_MAX`]; beyond it, and for small data, bytes go through the socket as ever. Each end believes the other as little as one
-//! that sends bytes: places are checked against the arena, checksums as ever, before anything is handed on. That the bytes stay the
-//! same after that is trusted, so only processes of root or of the same user lend to each other.
+//! [`LENT_BYTES_MAX`], all of them by the arena; beyond it, and for small data, bytes go through the socket as ever. While ended
+//! connections have left as much as one may lend, new ones do not lend.
+//!
+//! Each end believes the other as little as one that sends bytes: places are checked against the arena, checksums as ever, before
+//! anything is handed on. That the bytes stay the same after that is trusted; and a peer can read all buffers of this runtime, and, as
+//! it may open the file anew, write them if it means to. So only processes of root or of the same user lend to each other: these can
+//! read and write this process as a debugger does, anyway.
 
 mod arena;
 mod borrower;
@@ -116,8 +120,11 @@ impl Lending {
     /// What it takes to lend to a peer, and what that peer is to be sent.
     ///
     /// # Errors
-    /// `Unsupported` without an arena; what the kernel says.
+    /// `Unsupported` without an arena; `QuotaExceeded` while too much is still lent by connections that have ended; what the kernel says.
     pub(crate) fn offer(self: &Arc<Self>) -> io::Result<(Lender, Offer)> {
+        if self.orphans.lock().iter().map(Loans::bytes).sum::<usize>() >= LENT_BYTES_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         let arena = Arc::clone(self.arena.as_ref().ok_or(io::ErrorKind::Unsupported)?);
         let (memory, slots) = SharedMemory::create("trefoil-slots", SLOTS_BYTES)?;
         let (ours, lifeline) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -157,16 +164,20 @@ impl Lending {
 
     /// Takes back what ended connections had lent, as far as nobody can read it any more.
     pub(crate) fn sweep(&self) {
-        let mut done = Vec::new();
-        let mut orphans = self.orphans.lock();
-        for at in (0..orphans.len()).rev() {
-            orphans[at].take_back();
-            if orphans[at].is_over() {
-                done.push(orphans.swap_remove(at));
-            }
-        }
-        drop(orphans);
-        drop(done);
+        // What is taken back goes to its pool, or to the system: nobody waits for that.
+        let mut orphans = std::mem::take(&mut *self.orphans.lock());
+        orphans.iter_mut().for_each(Loans::take_back);
+        orphans.retain(|loans| !loans.is_over());
+        self.orphans.lock().append(&mut orphans);
+    }
+}
+
+impl Drop for Lending {
+    /// Whoever reads what was lent may outlive this runtime, as a storage daemon does that has not applied the last writes of a mount:
+    /// the memory is left to the end of this process, and of their mapping.
+    fn drop(&mut self) {
+        self.sweep();
+        std::mem::take(&mut *self.orphans.lock()).into_iter().for_each(std::mem::forget);
     }
 }
 

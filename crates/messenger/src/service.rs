@@ -64,7 +64,7 @@ pub struct PeerInfo {
     pub lane: u16,
     /// Its cluster; zero if it does not know yet.
     pub cluster: ClusterId,
-    /// Features that both ends have.
+    /// Features that it offers and this side has.
     pub features: u64,
 }
 

@@ -40,6 +40,8 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Local {
         socket: UnixStream,
+        /// The peer runs as root, or as the same user.
+        is_trusted: bool,
         /// Something waits to be written.
         blocked: bool,
     },
@@ -77,20 +79,21 @@ impl Stream {
             return None;
         }
         let socket = UnixStream::connect_addr(&local_name(addr).ok()?).ok()?;
-        is_trusted(&socket).then(|| Stream::local(socket))
+        let stream = Stream::local(socket);
+        stream.may_lend().then_some(stream)
     }
 
     /// May data be lent to the peer, and borrowed from it? It is on this host, and as trusted as this process.
     pub(crate) fn may_lend(&self) -> bool {
-        matches!(self, Stream::Local { socket, .. } if is_trusted(socket))
+        matches!(self, Stream::Local { is_trusted: true, .. })
     }
 
-    /// Reads as [`Read::read`] does, and takes descriptors that come along.
+    /// Reads as [`Read::read`] does, and takes descriptors that come along from a peer to which data may be lent.
     ///
     /// # Errors
     /// What the kernel says.
     pub(crate) fn read_with(&mut self, buf: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        let Stream::Local { socket, .. } = self else { return self.read(buf) };
+        let Stream::Local { socket, is_trusted: true, .. } = self else { return self.read(buf) };
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(OFFER_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let came = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -120,7 +123,8 @@ impl Stream {
         if let Err(error) = SockRef::from(&socket).set_send_buffer_size(LOCAL_BUFFER_BYTES) {
             tracing::debug!(%error, "cannot set socket options");
         }
-        Stream::Local { socket, blocked: false }
+        let is_trusted = is_trusted(&socket);
+        Stream::Local { socket, is_trusted, blocked: false }
     }
 
     /// Has connecting ended well?
@@ -187,7 +191,7 @@ impl Write for WithOffer<'_> {
         let fds = self.offer.fds();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(OFFER_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "there is space for the descriptors of an offer");
         Ok(sendmsg(self.stream, bufs, &mut control, SendFlags::NOSIGNAL)?)
     }
 

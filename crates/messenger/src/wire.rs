@@ -102,9 +102,11 @@ impl Wire {
         Ok(Some((frame, lent_bytes)))
     }
 
-    /// Looks what the peer has given back of what it was lent. True: something is still lent.
-    pub(crate) fn take_back_loans(&mut self) -> bool {
-        self.lender.as_mut().is_some_and(Lender::take_back)
+    /// Looks what the peer has given back of what it was lent.
+    pub(crate) fn take_back_loans(&mut self) {
+        if let Some(lender) = &mut self.lender {
+            lender.take_back();
+        }
     }
 
     pub(crate) fn has_lent(&self) -> bool {

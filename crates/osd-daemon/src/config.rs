@@ -113,7 +113,7 @@ settings! {
     /// Buffer pools of a storage daemon, 1 to 64, each with a lock of its own; 1 is GlusterFS's old iobuf pool [default: 4]
     ms_buffer_pools: u16, "TREFOIL_MS_BUFFER_POOLS";
     /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
-    /// more than the open files that the process may have [default: 10000]
+    /// more than the open files that the process may have; one whose data goes through shared memory takes three [default: 10000]
     ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
     /// Peers on the same host come through a Unix socket, named after the address that they dial, instead of the loopback
     /// device [default: true]

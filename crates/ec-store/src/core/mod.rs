@@ -69,7 +69,7 @@ use sync_state::SyncState;
 use times::{CoreTimes, Waiting};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How often records are applied and limits looked at.
+/// How often limits are looked at, and what has become stable while nothing is written.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
 /// How long applied records stay in a journal that is far from full: trimming syncs every changed file.
 pub const TRIM_IDLE: Duration = Duration::from_secs(5);
@@ -354,6 +354,7 @@ impl<O: Outlet> Core<O> {
         worker.spawn(core.clone().turns());
         worker.spawn(core.clone().upkeep());
         worker.spawn(core.clone().applies());
+        worker.spawn(core.clone().write_backs());
         worker.spawn(core.clone().syncs());
         Ok(core)
     }

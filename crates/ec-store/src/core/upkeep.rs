@@ -28,7 +28,7 @@ const WRITE_BACK_BYTES: u64 = 128 << 20;
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
-/// A disk that still takes so many times what a journal may hold has space for trimmed segments: what they take, half a journal
+/// A disk that still takes so many times what a journal may hold has space for trimmed segments: what they take, a journal
 /// at most, is then no share of it that anybody would miss.
 const ROOMY_JOURNALS: u64 = 16;
 /// How often the disk is asked for its space.
@@ -65,6 +65,16 @@ enum After {
     SyncHere,
     /// The disk is full: the turn is to be ended again, later.
     Full,
+}
+
+/// What came of applying what may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Applied {
+    /// There was nothing to apply.
+    Nothing,
+    Something,
+    /// Some objects could not be written.
+    Failed,
 }
 
 /// A sync that was begun.
@@ -396,37 +406,45 @@ impl<O: Outlet> Core<O> {
 
     /// Applies what has become stable, however long syncs and trims take.
     pub(super) async fn applies(self) {
-        let mut begun = 0;
+        let mut pause = UPKEEP_INTERVAL;
         loop {
-            self.shared.worker.sleep(APPLY_INTERVAL).await;
+            self.shared.worker.sleep(pause).await;
             if self.shared.state.borrow().stopped {
                 return;
             }
-            self.apply().await;
+            pause = match self.apply().await {
+                Applied::Nothing => UPKEEP_INTERVAL,
+                Applied::Something => APPLY_INTERVAL,
+                Applied::Failed => FULL_DELAY,
+            };
             if self.note_wanted_sync() {
                 self.schedule_turn();
             }
-            self.write_back_ahead(&mut begun);
         }
     }
 
-    /// Begins to write what was applied, so that the sync before a trim has little to wait for. `begun`: what the disk had been given
-    /// when this was last done.
-    fn write_back_ahead(&self, begun: &mut u64) {
-        let state = self.shared.state.borrow();
-        let written = state.store.space.disk_written();
-        if written - *begun < WRITE_BACK_BYTES {
-            return;
-        }
-        *begun = written;
-        let files: Vec<_> = state.store.fragments.dirty_files().cloned().collect();
-        drop(state);
-        let job = self.shared.worker.blocking(move || files.iter().for_each(|file| file.begin_write_back()));
-        self.shared.worker.spawn(async move {
+    /// Begins to bring to the disk what was applied, so that the sync before a trim has little to wait for.
+    pub(super) async fn write_backs(self) {
+        let mut begun = 0;
+        loop {
+            self.shared.worker.sleep(UPKEEP_INTERVAL).await;
+            let (written, files) = {
+                let state = self.shared.state.borrow();
+                if state.stopped {
+                    return;
+                }
+                let written = state.store.space.disk_written();
+                if written - begun < WRITE_BACK_BYTES {
+                    continue;
+                }
+                (written, state.store.fragments.dirty_files().cloned().collect::<Vec<_>>())
+            };
+            begun = written;
+            let job = self.shared.worker.blocking(move || files.iter().for_each(|file| file.begin_write_back()));
             if job.await.is_err() {
                 tracing::warn!("writing back ended in a panic");
             }
-        });
+        }
     }
 
     pub(super) async fn upkeep(self) {
@@ -486,12 +504,13 @@ impl<O: Outlet> Core<O> {
     }
 
     /// Applies everything that may be applied, letting others have their turn in between.
-    pub(super) async fn apply(&self) {
+    pub(super) async fn apply(&self) -> Applied {
         let pgs: Vec<PgId> = {
             let state = self.shared.state.borrow();
             state.shards.iter().filter(|(_, held)| held.shard.has_to_apply()).map(|(pg, _)| *pg).collect()
         };
         let (mut began, mut time) = (Instant::now(), APPLY_TIME);
+        let mut applied = if pgs.is_empty() { Applied::Nothing } else { Applied::Something };
         for pg in pgs {
             loop {
                 let result = {
@@ -505,6 +524,7 @@ impl<O: Outlet> Core<O> {
                 }
                 if let Err(error) = result {
                     tracing::warn!(%pg, %error, "records stay in the journal: their object cannot be written");
+                    applied = Applied::Failed;
                     break;
                 }
                 let left = Instant::now();
@@ -515,6 +535,7 @@ impl<O: Outlet> Core<O> {
                 }
             }
         }
+        applied
     }
 
     fn is_trim_due(&self) -> bool {

@@ -498,9 +498,9 @@ impl FragmentFile {
         }
     }
 
-    /// Begins to write what was written to it so far; errors are for the sync to tell.
+    /// Begins to bring its data to the disk, however much it is; checksums and header stay for the sync, as do errors.
     pub fn begin_write_back(&self) {
-        if !self.has_sync_failed() {
+        if self.is_dirty() && !self.has_sync_failed() {
             self.file.begin_sync();
         }
     }

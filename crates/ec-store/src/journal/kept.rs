@@ -72,12 +72,10 @@ impl Kept {
     /// Makes one the segment at `path`: `bytes` of space taken, `header` in front and old bytes behind it. `None` if
     /// there is none, or it cannot be used; it is then gone.
     pub(super) fn take(&mut self, dir: &Dir, path: &Path, bytes: u64, header: &[u8]) -> Option<Arc<dyn MediumFile>> {
-        let oldest = self.files.front_mut()?;
-        // A sync under way, or a reader, may still count on its bytes.
-        if !oldest.is_durable || Arc::get_mut(&mut oldest.file).is_none() {
-            return None;
-        }
-        let KeptFile { number, file, .. } = self.files.pop_front()?;
+        // A sync under way, or a reader, may still count on the bytes of one.
+        let is_free = |kept: &mut KeptFile| kept.is_durable && Arc::get_mut(&mut kept.file).is_some();
+        let at = self.files.iter_mut().position(is_free)?;
+        let KeptFile { number, file, .. } = self.files.remove(at)?;
         let kept = name(dir, number);
         let made = file
             .extent(Extent::Allocate, 0, bytes)

@@ -185,6 +185,7 @@ impl Driver {
         self.owed_since = None;
         self.pinged = false;
         self.frame_since = None;
+        self.loans_due = None;
         self.role.carried(self.last_rx);
         self.connection.set_state(ConnState::Up);
         self.connection.mark_dirty(0);
@@ -245,7 +246,12 @@ impl Driver {
                     *offer = None;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    if let (Some(_), Role::Connecting(connector)) = (offer, &mut self.role) {
+                        connector.no_lending = true;
+                    }
+                    return Err(error.into());
+                }
             }
         }
         let mut chunk = [0; 1024];
@@ -289,11 +295,12 @@ impl Driver {
         let borrower = match &mut self.link {
             Link::Greeting(greeting) if welcome.features & FEATURE_LENDING != 0 => {
                 let accepted = cx.worker.handle().lending().accept(std::mem::take(&mut greeting.fds));
-                connector.no_lending = accepted.is_err();
+                connector.no_lending = true;
                 Some(accepted.inspect_err(not_lent)?)
             }
             _ => None,
         };
+        connector.no_lending = false;
         let before = connector.incarnation.replace(welcome.incarnation);
         connector.told_down = false;
         let agreed = std::mem::take(&mut connector.agreed);

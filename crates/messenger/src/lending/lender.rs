@@ -59,6 +59,10 @@ impl Loans {
         }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes back whatever was given back.
     pub(super) fn take_back(&mut self) {
         self.look(self.lent.len());
@@ -94,12 +98,11 @@ impl Lender {
         Some(Loan { at: at as u64, slot })
     }
 
-    /// Takes back whatever was given back. True: something is still lent.
-    pub(crate) fn take_back(&mut self) -> bool {
-        self.loans.as_mut().is_some_and(|loans| {
+    /// Takes back whatever was given back.
+    pub(crate) fn take_back(&mut self) {
+        if let Some(loans) = &mut self.loans {
             loans.take_back();
-            !loans.lent.is_empty()
-        })
+        }
     }
 
     /// Is anything lent, as far as was looked?

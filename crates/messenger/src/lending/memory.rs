@@ -1,7 +1,8 @@
 //! Memory that processes share: a file without a name, mapped by each of them.
 //!
-//! Contract: its size never changes, so that no access to a mapping of it can fail; one whose maker could still shrink it is
-//! not taken. The other process may write at any time: what is read twice may differ.
+//! Contract: its size never changes, so that no access to a mapping of it is outside of the file; one whose maker could still shrink it,
+//! or that is made of huge pages, of which there may be none, is not taken. (A system without memory for a page kills whoever touches
+//! it, as ever.) The other process may write at any time: what is read twice may differ.
 
 use std::fs::File;
 use std::io;
@@ -11,6 +12,8 @@ use std::sync::atomic::AtomicU32;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::fs::{fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+
+use crate::buffer::PAGE_BYTES;
 
 /// Bytes of a word.
 pub(super) const WORD_BYTES: usize = size_of::<AtomicU32>();
@@ -50,7 +53,8 @@ impl SharedMemory {
         if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
             return Err(invalid("shared memory that could shrink"));
         }
-        if fstat(file)?.st_size != bytes as i64 {
+        let stat = fstat(file)?;
+        if stat.st_size != bytes as i64 || stat.st_blksize as usize != PAGE_BYTES {
             return Err(invalid("shared memory of an unknown size"));
         }
         let mut options = MmapOptions::new();
