@@ -5,13 +5,15 @@
 //! back to, and mean something within one stream only.
 
 use super::lease::unexpected;
-use super::{Backend, LocalFs, Result};
+use super::{Backend, FileSystem, LocalFs, Result, Shared};
 use crate::error::ClientError;
+use crate::session::Term;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, DirEntry, NamespaceOp, Reply};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries asked for at a time: some 200 KiB of answer, and one round trip for most directories.
 const BATCH: u32 = 1024;
@@ -113,7 +115,7 @@ impl Streams {
         Self { locks: locks.clone(), inner }
     }
 
-    fn open(&self, gfid: Gfid) -> u64 {
+    pub(super) fn open(&self, gfid: Gfid) -> u64 {
         let mut inner = self.inner.lock();
         inner.last += 1;
         let handle = inner.last;
@@ -131,70 +133,117 @@ impl Streams {
     }
 }
 
-impl<B: Backend> LocalFs<B> {
-    /// Opens a directory; the handle is for `readdir` and `closedir`.
+impl FileSystem {
+    /// Opens a directory; the handle is for `readdir` and `closedir`. Never blocks.
     pub fn opendir(&self, gfid: Gfid) -> u64 {
         self.shared.dirs.open(gfid)
     }
 
-    /// Closes it.
+    /// Closes it. Never blocks.
     pub fn closedir(&self, handle: u64) {
         self.shared.dirs.close(handle);
     }
 
+    /// What [`LocalFs::readdir`] would give, if nobody has to be asked for it. Never blocks.
+    pub fn readdir_known(&self, handle: u64, cursor: u64, limit: usize) -> Option<DirPage> {
+        self.shared.readdir_known(self.client().term(), handle, cursor, limit)
+    }
+}
+
+impl Shared {
+    pub(super) fn readdir_known(&self, term: Term, handle: u64, cursor: u64, limit: usize) -> Option<DirPage> {
+        let stream = self.dirs.get(handle)?;
+        let gfid = stream.lock().gfid;
+        let mut page = Vec::new();
+        if cursor == 0 {
+            page.push(dot(b".", 1, self.attr_known(term, gfid)?));
+        }
+        if cursor <= 1 {
+            page.push(dot(b"..", DOTS, self.known.parent(term, gfid)?));
+        }
+        let asked = self.stamp.load(Relaxed);
+        let place = stream.lock().place(cursor);
+        if let Place::Fetch(start, after) = place {
+            let entries = self.known.entries(term, gfid).filter(|_| after.is_empty())?;
+            stream.lock().fetched(start, after, entries, true);
+        }
+        self.add_batch(&stream, cursor, limit, asked, &mut page).then_some(page)
+    }
+
+    /// Adds what the stream's batch has from a cursor on; false if it has to be read first. `asked`: the stamp from before
+    /// it was read.
+    fn add_batch(
+        &self,
+        stream: &ContentionMutex<Stream>,
+        cursor: u64,
+        limit: usize,
+        asked: u64,
+        page: &mut DirPage,
+    ) -> bool {
+        let (index, start, batch) = {
+            let stream = stream.lock();
+            match stream.place(cursor) {
+                Place::End => return true,
+                Place::Fetch(..) => return false,
+                Place::Here(index) => (index, stream.start, Arc::clone(&stream.batch)),
+            }
+        };
+        let rest = batch.iter().enumerate().skip(index).take(limit);
+        page.extend(rest.map(|(at, entry)| DirItem {
+            next: start + at as u64 + 1,
+            name: entry.name.clone(),
+            attr: self.merged(entry.attr, asked),
+            written_elsewhere: entry.written_elsewhere,
+        }));
+        true
+    }
+}
+
+/// `.` or `..`.
+fn dot(name: &[u8], next: u64, attr: Attr) -> DirItem {
+    DirItem { next, name: name.to_vec(), attr, written_elsewhere: false }
+}
+
+impl<B: Backend> LocalFs<B> {
     /// Entries from a cursor on, at most `limit`, but at least one before the end.
     ///
     /// # Errors
     /// EIO for an unknown handle; the service's.
     pub async fn readdir(&self, handle: u64, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+        if let Some(page) = self.shared.readdir_known(self.backend.term(), handle, cursor, limit) {
+            return Ok(page);
+        }
         let stream = self.shared.dirs.get(handle).ok_or_else(|| ClientError::Protocol("unknown directory".into()))?;
         let gfid = stream.lock().gfid;
         let mut page = Vec::new();
         if cursor == 0 {
-            let attr = self.getattr(gfid, caller).await?;
-            page.push(DirItem { next: 1, name: b".".to_vec(), attr, written_elsewhere: false });
+            page.push(dot(b".", 1, self.getattr(gfid, caller).await?));
         }
         if cursor <= 1 {
-            let attr = self.parent(gfid, caller).await?;
-            page.push(DirItem { next: DOTS, name: b"..".to_vec(), attr, written_elsewhere: false });
+            page.push(dot(b"..", DOTS, self.parent(gfid, caller).await?));
         }
         let asked = self.stamp();
         let mut tries = 0;
-        loop {
-            let place = stream.lock().place(cursor);
-            match place {
-                Place::End => return Ok(page),
-                Place::Here(index) => {
-                    let (start, batch) = {
-                        let stream = stream.lock();
-                        (stream.start, Arc::clone(&stream.batch))
-                    };
-                    let rest = batch.iter().enumerate().skip(index).take(limit);
-                    page.extend(rest.map(|(at, entry)| DirItem {
-                        next: start + at as u64 + 1,
-                        name: entry.name.clone(),
-                        attr: self.merged(entry.attr, asked),
-                        written_elsewhere: entry.written_elsewhere,
-                    }));
-                    return Ok(page);
-                }
-                Place::Fetch(start, after) => {
-                    // A cursor beyond what is left now (entries were removed) walks to the end, never in circles.
-                    tries += 1;
-                    if tries > 1 && stream.lock().start >= start {
-                        return Ok(page);
-                    }
-                    let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: BATCH };
-                    match self.ask(op, caller).await? {
-                        Reply::Entries { entries, end } => stream.lock().fetched(start, after, entries, end),
-                        other => return Err(unexpected("readdir", &other)),
-                    }
-                }
+        while !self.shared.add_batch(&stream, cursor, limit, asked, &mut page) {
+            let Place::Fetch(start, after) = stream.lock().place(cursor) else { continue };
+            // A cursor beyond what is left now (entries were removed) walks to the end, never in circles.
+            tries += 1;
+            if tries > 1 && stream.lock().start >= start {
+                break;
+            }
+            let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: BATCH };
+            match self.ask(op, caller).await? {
+                Reply::Entries { entries, end } => stream.lock().fetched(start, after, entries, end),
+                other => return Err(unexpected("readdir", &other)),
             }
         }
+        Ok(page)
     }
 
     async fn parent(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
+        if let Some(attr) = self.shared.known.parent(self.backend.term(), gfid) {
+            return Ok(attr);
+        }
         match self.ask(NamespaceOp::Parent { gfid }, caller).await? {
             Reply::Attr(attr) => Ok(attr),
             other => Err(unexpected("parent", &other)),

@@ -23,6 +23,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 /// Names and attributes kept at most; beyond it all are forgotten. Some 10 MiB with names of usual length.
 const KNOWN_MAX: usize = 32_768;
+/// Entries of a directory that is listed from here, at most: what one answer of the service brings, so that sorting them
+/// stays short.
+const LISTED_MAX: usize = 1024;
 /// Names and files that may be told apart where requests under way are concerned: well above the requests of a mount.
 const SLOTS: usize = 1024;
 
@@ -51,8 +54,10 @@ enum Name {
 #[derive(Debug, Default)]
 struct Names {
     known: HashMap<Vec<u8>, Name>,
-    /// A name that is not in `known` is free: the directory was made by this mount.
+    /// A name that is not in `known` is free: the directory was made by this mount, or listed from end to end.
     complete: bool,
+    /// The directory that holds this one.
+    parent: Option<Gfid>,
 }
 
 /// Requests that change something which falls into one slot.
@@ -96,8 +101,10 @@ enum Topic {
     Removed(Place),
     /// A name was moved; the file is known if it was before.
     Moved { from: Place, to: Place, file: Name, mode: RenameMode },
-    /// Names of a directory.
-    Entries(Gfid),
+    /// Names of a directory, perhaps from the first on.
+    Entries { dir: Gfid, begins: bool },
+    /// Where a directory lies.
+    Parent(Gfid),
     /// Nothing of interest.
     Other,
 }
@@ -116,7 +123,7 @@ impl Topic {
         let (first, second) = match self {
             Self::Made(place, _) | Self::Removed(place) => (Some(place), None),
             Self::Moved { from, to, .. } => (Some(from), Some(to)),
-            Self::Lookup(_) | Self::File | Self::Entries(_) | Self::Other => (None, None),
+            Self::Lookup(_) | Self::File | Self::Entries { .. } | Self::Parent(_) | Self::Other => (None, None),
         };
         first.into_iter().chain(second)
     }
@@ -155,6 +162,35 @@ impl Known {
     pub(super) fn attr(&self, term: Term, gfid: Gfid) -> Option<Attr> {
         let inner = self.inner.lock();
         inner.attrs.get(&gfid).filter(|_| inner.is_true_in(term)).copied()
+    }
+
+    /// All entries of a directory in name order, as the service has them. `None` if it has to be asked.
+    pub(super) fn entries(&self, term: Term, directory: Gfid) -> Option<Vec<DirEntry>> {
+        let inner = self.inner.lock();
+        if !inner.is_true_in(term) {
+            return None;
+        }
+        let names = inner.names.get(&directory).filter(|names| names.complete && names.known.len() <= LISTED_MAX)?;
+        let mut entries = Vec::with_capacity(names.known.len());
+        for (name, is) in &names.known {
+            match is {
+                Name::Is(gfid) => {
+                    let attr = *inner.attrs.get(gfid)?;
+                    entries.push(DirEntry { name: name.clone(), attr, written_elsewhere: false });
+                }
+                Name::Free => {}
+                Name::Unknown => return None,
+            }
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Some(entries)
+    }
+
+    /// The directory that holds this one. `None` if the service has to be asked.
+    pub(super) fn parent(&self, term: Term, directory: Gfid) -> Option<Attr> {
+        let inner = self.inner.lock();
+        let parent = inner.names.get(&directory).filter(|_| inner.is_true_in(term))?.parent?;
+        inner.attrs.get(&parent).copied()
     }
 
     /// A request is about to be sent.
@@ -272,7 +308,8 @@ impl Inner {
         let mut changes = Slots::new();
         let topic = match op {
             NamespaceOp::Lookup { parent, name } => Topic::Lookup(place(parent, name)),
-            NamespaceOp::GetAttr { .. } | NamespaceOp::Open { .. } | NamespaceOp::Parent { .. } => Topic::File,
+            NamespaceOp::GetAttr { .. } | NamespaceOp::Open { .. } => Topic::File,
+            NamespaceOp::Parent { gfid } => Topic::Parent(*gfid),
             NamespaceOp::SetAttr { gfid, .. } => {
                 self.change_file(&mut changes, *gfid);
                 Topic::File
@@ -296,7 +333,7 @@ impl Inner {
                 self.change_file(&mut changes, *gfid);
                 Topic::Made(place(parent, name), FileKind::Regular)
             }
-            NamespaceOp::Unlink { parent, name } | NamespaceOp::Rmdir { parent, name } => {
+            NamespaceOp::Unlink { parent, name, .. } | NamespaceOp::Rmdir { parent, name } => {
                 self.change_name_and_file(&mut changes, *parent, name);
                 Topic::Removed(place(parent, name))
             }
@@ -307,7 +344,7 @@ impl Inner {
                 let file = if file == target { Name::Unknown } else { file };
                 Topic::Moved { from: place(parent, name), to: place(new_parent, new_name), file, mode: *mode }
             }
-            NamespaceOp::ReadDir { gfid, .. } => Topic::Entries(*gfid),
+            NamespaceOp::ReadDir { gfid, after, .. } => Topic::Entries { dir: *gfid, begins: after.is_empty() },
             NamespaceOp::Close { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
@@ -387,7 +424,8 @@ impl Inner {
                 self.learn_name(place, Name::Is(attr.gfid), asked);
                 if *kind == FileKind::Directory {
                     self.forget_names(attr.gfid);
-                    self.names.insert(attr.gfid, Names { complete: true, ..Names::default() });
+                    let parent = self.is_settled(SLOTS, asked).then_some(place.0);
+                    self.names.insert(attr.gfid, Names { complete: true, parent, ..Names::default() });
                     self.count += 1;
                 }
             }
@@ -399,7 +437,15 @@ impl Inner {
                 self.learn_name(from, Name::Free, asked);
                 self.learn_name(to, *file, asked);
             }
-            (Reply::Entries { entries, .. }, Topic::Entries(dir)) => self.learn_entries(*dir, entries, asked),
+            (Reply::Attr(attr), Topic::Parent(dir)) => {
+                self.learn_attr(attr, asked);
+                if self.is_settled(slot_of(*dir), asked) && self.is_settled(SLOTS, asked) {
+                    self.names_of(*dir).parent = Some(attr.gfid);
+                }
+            }
+            (Reply::Entries { entries, end }, Topic::Entries { dir, begins }) => {
+                self.learn_entries(*dir, entries, *begins && *end, asked);
+            }
             _ => {}
         }
         if self.count > KNOWN_MAX {
@@ -407,7 +453,17 @@ impl Inner {
         }
     }
 
-    fn learn_entries(&mut self, dir: Gfid, entries: &[DirEntry], asked: u64) {
+    /// Some entries of a directory, or all.
+    fn learn_entries(&mut self, dir: Gfid, entries: &[DirEntry], all: bool, asked: u64) {
+        // Whatever changes a name in a directory changes the directory, so if that is settled all its names are.
+        let settled = self.is_settled(slot_of(dir), asked) && self.is_settled(SLOTS, asked);
+        if all && settled && !entries.iter().any(|entry| entry.written_elsewhere) {
+            let parent = self.names_of(dir).parent;
+            self.forget_names(dir);
+            let known = entries.iter().map(|entry| (entry.name.clone(), Name::Is(entry.attr.gfid))).collect();
+            self.names.insert(dir, Names { known, complete: true, parent });
+            self.count += entries.len() + 1;
+        }
         for entry in entries.iter().filter(|entry| !entry.written_elsewhere) {
             self.learn_attr(&entry.attr, asked);
             self.learn_name(&(dir, entry.name.clone()), Name::Is(entry.attr.gfid), asked);
@@ -428,14 +484,20 @@ impl Inner {
     }
 
     fn set_name(&mut self, parent: Gfid, name: &[u8], is: Name) {
-        let count = &mut self.count;
-        let names = self.names.entry(parent).or_insert_with(|| {
-            *count += 1;
-            Names::default()
-        });
-        if names.known.insert(name.to_vec(), is).is_none() {
+        let names = self.names_of(parent);
+        if is == Name::Free && names.complete && name.len() <= NAME_BYTES_MAX {
+            self.count -= usize::from(names.known.remove(name).is_some());
+        } else if names.known.insert(name.to_vec(), is).is_none() {
             self.count += 1;
         }
+    }
+
+    /// What is known of a directory's names, from now on.
+    fn names_of(&mut self, directory: Gfid) -> &mut Names {
+        self.names.entry(directory).or_insert_with(|| {
+            self.count += 1;
+            Names::default()
+        })
     }
 }
 

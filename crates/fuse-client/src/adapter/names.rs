@@ -4,6 +4,7 @@ use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now};
 use crate::mountpoint::ALIVE;
+use client::fs::{DirPage, LocalFs};
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
@@ -194,32 +195,22 @@ impl Adapter {
     }
 
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
-        self.run(
-            RequestKind::OpenDir,
-            (dir, 0),
-            reply,
-            move |fs| async move { Ok(fs.opendir(dir)) },
-            |reply, handle| reply.opened(FileHandle(handle), FopenFlags::empty()),
-        );
+        let began = self.times.of(RequestKind::OpenDir).begin();
+        let handle = FileHandle(self.fs.opendir(dir));
+        self.answer_here(RequestKind::OpenDir, dir, began, || reply.opened(handle, FopenFlags::empty()));
     }
 
     pub(super) fn do_readdir(&self, req: &Request, dir: Gfid, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
-        let caller = caller(req);
-        self.run(
-            RequestKind::ReadDir,
-            (dir, 0),
-            reply,
-            move |fs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await },
-            |mut reply, page| {
-                for item in page {
-                    let ino = INodeNo(item.attr.gfid.unique());
-                    if reply.add(ino, item.next, file_type(item.attr.kind), OsStr::from_bytes(&item.name)) {
-                        break;
-                    }
+        let answer = |mut reply: ReplyDirectory, page: DirPage| {
+            for item in page {
+                let ino = INodeNo(item.attr.gfid.unique());
+                if reply.add(ino, item.next, file_type(item.attr.kind), OsStr::from_bytes(&item.name)) {
+                    break;
                 }
-                reply.ok();
-            },
-        );
+            }
+            reply.ok();
+        };
+        self.read_dir(RequestKind::ReadDir, req, dir, (fh, offset), reply, answer);
     }
 
     pub(super) fn do_readdirplus(
@@ -230,25 +221,41 @@ impl Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let caller = caller(req);
         let shape = self.shape();
-        self.run(
-            RequestKind::ReadDirPlus,
-            (dir, 0),
-            reply,
-            move |fs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await },
-            move |mut reply, page| {
-                for item in page {
-                    let (attr, attr_ttl) = shape.of(&item.attr);
-                    // One time to live for both: the shorter.
-                    let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(shape.entry_ttl()) };
-                    if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
-                        break;
-                    }
+        let answer = move |mut reply: ReplyDirectoryPlus, page: DirPage| {
+            for item in page {
+                let (attr, attr_ttl) = shape.of(&item.attr);
+                // One time to live for both: the shorter.
+                let ttl = if item.written_elsewhere { Duration::ZERO } else { attr_ttl.min(shape.entry_ttl()) };
+                if reply.add(attr.ino, item.next, OsStr::from_bytes(&item.name), &ttl, &attr, GENERATION) {
+                    break;
                 }
-                reply.ok();
-            },
-        );
+            }
+            reply.ok();
+        };
+        self.read_dir(RequestKind::ReadDirPlus, req, dir, (fh, offset), reply, answer);
+    }
+
+    /// Reads on in a directory: here if all of it is known, else near it.
+    fn read_dir<R, A>(
+        &self,
+        kind: RequestKind,
+        req: &Request,
+        dir: Gfid,
+        (fh, offset): (FileHandle, u64),
+        reply: R,
+        answer: A,
+    ) where
+        R: Refuse + Send + 'static,
+        A: FnOnce(R, DirPage) + Send + 'static,
+    {
+        let began = self.times.of(kind).begin();
+        if let Some(page) = self.fs.readdir_known(fh.0, offset, ENTRIES_MAX) {
+            return self.answer_here(kind, dir, began, || answer(reply, page));
+        }
+        let caller = caller(req);
+        let read = move |fs: LocalFs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await };
+        self.run(kind, (dir, 0), reply, read, answer);
     }
 
     pub(super) fn do_statfs(&self, req: &Request, file: Gfid, reply: ReplyStatfs) {

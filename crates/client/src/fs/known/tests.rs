@@ -94,7 +94,7 @@ impl World {
                 self.touch(parent);
                 Reply::Attr(self.touch(gfid))
             }
-            NamespaceOp::Unlink { parent, name } => match self.unlink(&(parent, name)) {
+            NamespaceOp::Unlink { parent, name, .. } => match self.unlink(&(parent, name)) {
                 Some(_) => Reply::Done,
                 None => return missing(),
             },
@@ -109,19 +109,23 @@ impl World {
                 }
                 Reply::Done
             }
-            NamespaceOp::ReadDir { gfid, .. } => {
-                let of_dir = self.names.iter().filter(|((parent, _), _)| *parent == gfid);
-                let entry = |((_, name), file): (&Place, &Gfid)| DirEntry {
-                    name: name.clone(),
-                    attr: self.files[file],
-                    written_elsewhere: false,
-                };
-                Reply::Entries { entries: of_dir.map(entry).collect(), end: true }
-            }
+            NamespaceOp::ReadDir { gfid, .. } => return self.list(gfid),
+            NamespaceOp::Parent { .. } => Reply::Attr(self.files[&directory(0)]),
             _ => return Err(ClientError::Posix(super::super::errno::EEXIST)),
         };
         let dirs = op.changed_dirs().map(|dir| self.files[&dir]).collect();
         Ok(Answered { reply, dirs })
+    }
+
+    fn list(&self, dir: Gfid) -> Result<Answered> {
+        let of_dir = self.names.iter().filter(|((parent, _), _)| *parent == dir);
+        let entry = |((_, name), file): (&Place, &Gfid)| DirEntry {
+            name: name.clone(),
+            attr: self.files[file],
+            written_elsewhere: false,
+        };
+        let reply = Reply::Entries { entries: of_dir.map(entry).collect(), end: true };
+        Ok(Answered { reply, dirs: Vec::new() })
     }
 
     /// Everything that is known is true.
@@ -135,6 +139,13 @@ impl World {
                     Some(Err(_)) => assert_eq!(truth, None),
                 }
             }
+        }
+        for dir in (0..2).map(directory) {
+            let Some(entries) = known.entries(ALONE, dir) else { continue };
+            let Ok(Answered { reply: Reply::Entries { entries: truth, .. }, .. }) = self.list(dir) else {
+                panic!("a directory cannot be listed")
+            };
+            assert_eq!(entries, truth);
         }
         for (gfid, attr) in &self.files {
             assert!(known.attr(ALONE, *gfid).is_none_or(|found| found == *attr));
@@ -241,6 +252,74 @@ fn what_was_made_here_is_known_and_so_is_what_is_not_there() {
     assert!(matches!(known.lookup(ALONE, made, b"x"), Some(Ok(_))));
     assert_eq!(known.attr(ALONE, made), world.files.get(&made).copied(), "told with the answer");
     assert!(known.lookup(ALONE, directory(0), b"x").is_none(), "nobody has asked");
+}
+
+fn names(known: &Known, dir: Gfid) -> Option<Vec<Vec<u8>>> {
+    Some(known.entries(ALONE, dir)?.into_iter().map(|entry| entry.name).collect())
+}
+
+#[test]
+fn a_directory_that_was_made_here_or_listed_is_listed_from_here() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    let list = |dir| NamespaceOp::ReadDir { gfid: dir, after: Vec::new(), limit: 100 };
+    ask(&known, &mut world, &create(directory(0), b"d", FileKind::Directory)).expect("made");
+    assert_eq!(names(&known, directory(0)), None, "it may hold more");
+    let made = known.lookup(ALONE, directory(0), b"d").expect("known").expect("there").gfid;
+    assert_eq!(names(&known, made), Some(vec![]));
+    for name in [b"y", b"x"] {
+        ask(&known, &mut world, &create(made, name, FileKind::Regular)).expect("made");
+    }
+    assert_eq!(names(&known, made), Some(vec![b"x".to_vec(), b"y".to_vec()]));
+    let unlink = NamespaceOp::Unlink { parent: made, name: b"x".to_vec() };
+    let question = known.begin(ALONE, &unlink);
+    assert_eq!(names(&known, made), None, "it is changing");
+    question.end(ALONE, &world.carry_out(&unlink));
+    assert_eq!(names(&known, made), Some(vec![b"y".to_vec()]));
+
+    ask(&known, &mut world, &list(directory(0))).expect("listed");
+    assert_eq!(names(&known, directory(0)), Some(vec![b"d".to_vec()]));
+    assert!(matches!(known.lookup(ALONE, directory(0), b"e"), Some(Err(_))), "there is nothing else");
+    assert!(known.entries(Term { holds: false, ..ALONE }, directory(0)).is_none());
+}
+
+#[test]
+fn a_listing_is_of_no_use_if_names_changed_meanwhile_or_others_write() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    let dir = directory(0);
+    let list = |after: &[u8]| NamespaceOp::ReadDir { gfid: dir, after: after.to_vec(), limit: 100 };
+    let question = known.begin(ALONE, &list(b""));
+    let listed = world.carry_out(&list(b""));
+    ask(&known, &mut world, &create(dir, b"a", FileKind::Regular)).expect("made");
+    question.end(ALONE, &listed);
+    assert_eq!(names(&known, dir), None);
+    ask(&known, &mut world, &list(b"0")).expect("listed");
+    assert_eq!(names(&known, dir), None, "something may be before");
+    let question = known.begin(ALONE, &list(b""));
+    let mut listed = world.carry_out(&list(b"")).expect("listed");
+    let Reply::Entries { entries, .. } = &mut listed.reply else { panic!("no entries") };
+    entries[0].written_elsewhere = true;
+    question.end(ALONE, &Ok(listed));
+    assert_eq!(names(&known, dir), None);
+    ask(&known, &mut world, &list(b"")).expect("listed");
+    assert_eq!(names(&known, dir), Some(vec![b"a".to_vec()]));
+}
+
+#[test]
+fn the_parent_is_known_until_the_directory_moves() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    ask(&known, &mut world, &NamespaceOp::GetAttr { gfid: directory(0) }).expect("there");
+    ask(&known, &mut world, &create(directory(0), b"d", FileKind::Directory)).expect("made");
+    let made = known.lookup(ALONE, directory(0), b"d").expect("known").expect("there").gfid;
+    let parent = |dir| known.parent(ALONE, dir).map(|attr| attr.gfid);
+    assert_eq!(parent(made), Some(directory(0)));
+    assert_eq!(parent(directory(1)), None);
+    ask(&known, &mut world, &NamespaceOp::Parent { gfid: directory(1) }).expect("there");
+    assert_eq!(parent(directory(1)), Some(directory(0)));
+    let (from, to) = ((directory(0), b"d".to_vec()), (directory(1), b"d".to_vec()));
+    let mode = RenameMode::Replace;
+    let rename = NamespaceOp::Rename { parent: from.0, name: from.1, new_parent: to.0, new_name: to.1, mode };
+    ask(&known, &mut world, &rename).expect("moved");
+    assert_eq!(parent(made), None);
 }
 
 #[test]
