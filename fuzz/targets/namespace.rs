@@ -30,7 +30,7 @@ fn create(name: &[u8], kind: FileKind, open: Option<LeaseMode>) -> NamespaceOp {
 }
 
 fn unlink(name: &[u8]) -> NamespaceOp {
-    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.to_vec() }
+    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.to_vec(), gives: None }
 }
 
 fn view(live: &[SessionId]) -> SessionView {

@@ -75,7 +75,7 @@ pub fn put(
     if written.is_err() {
         // The error that matters is the first one; what stays behind has a temporary name.
         let _ = release(client, file.gfid, SetAttr::default());
-        let _ = call(client, NamespaceOp::Unlink { parent: root, name: temporary });
+        let _ = call(client, NamespaceOp::Unlink { parent: root, name: temporary, gives: None });
     }
     written
 }
@@ -246,7 +246,7 @@ pub fn stat(client: &Client, pool: PoolId, name: &[u8]) -> Result<BlobStat, Clie
 /// `ENOENT` when there is no such blob; those of the cluster.
 pub fn remove(client: &Client, pool: PoolId, name: &[u8]) -> Result<(), ClientError> {
     let (parent, name) = (root(client, pool)?, encode_name(name)?);
-    call(client, NamespaceOp::Unlink { parent, name })?;
+    call(client, NamespaceOp::Unlink { parent, name, gives: None })?;
     call(client, NamespaceOp::Sync)?;
     Ok(())
 }

@@ -217,6 +217,9 @@ pub enum NamespaceOp {
         parent: Gfid,
         /// Name.
         name: Vec<u8>,
+        /// If the name is removed, the session gives its lease on this file back, as with `ReturnLease`: so nobody has to
+        /// ask for it when the file goes.
+        gives: Option<Gfid>,
     },
     /// Removes an empty directory. Answer: `Done`.
     Rmdir {

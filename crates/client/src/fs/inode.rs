@@ -250,6 +250,15 @@ impl InodeState {
         quiet
     }
 
+    /// Takes the file alone if nobody has it open or is inside, and the service knows all of it but its data: then the lease
+    /// may go back as soon as the data is stable.
+    pub fn enter_if_idle(&mut self) -> bool {
+        let idle = self.opens == 0 && self.lease().is_some() && !self.dirty && self.is_quiet();
+        let idle = idle && !self.holder.may_be_open();
+        self.exclusive |= idle;
+        idle
+    }
+
     /// How many operations were let in so far.
     pub fn entered(&self) -> u64 {
         self.entered

@@ -207,6 +207,24 @@ impl<B: Backend> LocalFs<B> {
         Ok(clean)
     }
 
+    /// A closed file of which this mount has a lease, taken alone and with every write stable: the lease may go back with
+    /// the next request ([`InodeState::gave_back`] follows its success). The kernel's pages of a file that nobody has open
+    /// are dropped when it is opened without the lease. `None` if something would have to be waited for: then the service
+    /// asks for the lease.
+    pub(super) async fn enter_idle(&self, gfid: Gfid) -> Option<Op> {
+        let op = self.shared.table.get(gfid)?.enter_if_idle()?;
+        let (fs, inode) = (self.aside(), Arc::clone(op.inode()));
+        let mut syncing = Box::pin(async move { fs.sync_data(&inode).await });
+        match at_once(&mut syncing).await {
+            Some(synced) => synced.ok().map(|()| op),
+            None => {
+                // It goes on to its end: what it finds to be lost is told only once.
+                self.backend.spawn(async move { drop(syncing.await) });
+                None
+            }
+        }
+    }
+
     async fn enter_alone(&self, inode: &Arc<Inode>) -> Op {
         let need = Need { access: Access::Exclusive, lease: None, open: false };
         loop {
@@ -264,6 +282,16 @@ impl<B: Backend> LocalFs<B> {
         });
         Ok(())
     }
+}
+
+/// What comes of the future if nothing has to be waited for.
+async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 /// A flush under way; ends without success when dropped.

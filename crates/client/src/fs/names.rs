@@ -225,12 +225,22 @@ impl<B: Backend> LocalFs<B> {
         self.ask_attr("link", NamespaceOp::Link { gfid, parent, name }, caller).await
     }
 
-    /// unlink. The service frees the data when no link and no opener is left.
+    /// unlink. The service frees the data when no link and no opener is left. The lease on a file that goes is given back
+    /// with its last name, if that can be done without waiting.
     ///
     /// # Errors
     /// ENOENT, EISDIR.
     pub async fn unlink(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
-        self.ask_done(NamespaceOp::Unlink { parent, name }, caller).await
+        let idle = match self.shared.known.lookup(self.backend.term(), parent, &name) {
+            Some(Ok(attr)) if attr.kind == FileKind::Regular && attr.nlink == 1 => self.enter_idle(attr.gfid).await,
+            _ => None,
+        };
+        let gives = idle.as_ref().map(|op| op.inode().gfid());
+        self.ask_done(NamespaceOp::Unlink { parent, name, gives }, caller).await?;
+        if let Some(op) = idle {
+            op.inode().with(|state| state.gave_back(None));
+        }
+        Ok(())
     }
 
     /// rmdir.

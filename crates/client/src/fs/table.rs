@@ -84,6 +84,12 @@ impl Inode {
         let quiet = self.with(|state| state.enter_if_quiet(seen));
         quiet.then(|| Op { inode: Arc::clone(self), access: Access::Exclusive })
     }
+
+    /// Takes the file alone if its lease could go back; see [`InodeState::enter_if_idle`].
+    pub fn enter_if_idle(self: &Arc<Self>) -> Option<Op> {
+        let idle = self.with(InodeState::enter_if_idle);
+        idle.then(|| Op { inode: Arc::clone(self), access: Access::Exclusive })
+    }
 }
 
 /// The lasting answers to a wish to enter.

@@ -11,7 +11,7 @@ use messenger::sync::{LockTable, block_on};
 
 use metadata::lease::holder::Moment;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
-use protocol::namespace::{Attr, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
+use protocol::namespace::{Attr, DirEntry, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
 use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -68,6 +68,16 @@ struct World {
     /// How often it was asked to sync alone, and refuses to.
     syncs: u32,
     refuses_to_sync: bool,
+    /// The leases that came with the removal of names.
+    given: Vec<Option<Gfid>>,
+    /// How often it was asked for a directory's names.
+    listings: u32,
+    /// Syncs of data stay on the way.
+    syncs_wait: bool,
+}
+
+fn root() -> Attr {
+    Attr { gfid: Gfid::ROOT, kind: FileKind::Directory, ..sparse_attr(0) }
 }
 
 /// The backend of one mount. A conflicting open recalls the lease from the other mount before it is answered.
@@ -196,6 +206,19 @@ impl Model {
         })
     }
 
+    fn list(&self) -> Reply {
+        let mut world = self.world.borrow_mut();
+        world.listings += 1;
+        let entry = |(name, gfid): (&Vec<u8>, &Gfid)| DirEntry {
+            name: name.clone(),
+            attr: world.files[gfid].attr,
+            written_elsewhere: false,
+        };
+        let mut entries: Vec<DirEntry> = world.names.iter().map(entry).collect();
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Reply::Entries { entries, end: true }
+    }
+
     fn sync_names(&self) -> Result<Reply> {
         if self.world.borrow().refuses_to_sync { errno::posix(errno::EIO) } else { Ok(Reply::Done) }
     }
@@ -214,6 +237,7 @@ impl Model {
                 self.settle_writer(gfid).await?;
                 self.with(gfid, |stored| Reply::Attr(stored.attr))
             }
+            NamespaceOp::GetAttr { gfid: Gfid::ROOT } => Ok(Reply::Attr(root())),
             NamespaceOp::GetAttr { gfid } => {
                 self.settle_writer(gfid).await?;
                 self.with(gfid, |stored| Reply::Attr(stored.attr))
@@ -226,6 +250,14 @@ impl Model {
                 self.set(gfid, set, caller.now)
             }
             NamespaceOp::ReturnLease { gfid, keep, .. } => self.give_back(gfid, keep),
+            NamespaceOp::Unlink { name, gives, .. } => {
+                self.world.borrow_mut().given.push(gives);
+                gives.map_or(Ok(Reply::Done), |gfid| self.give_back(gfid, None))?;
+                self.world.borrow_mut().names.remove(&name).ok_or(ClientError::Posix(errno::ENOENT))?;
+                Ok(Reply::Done)
+            }
+            NamespaceOp::Parent { .. } => Ok(Reply::Attr(root())),
+            NamespaceOp::ReadDir { .. } => Ok(self.list()),
             NamespaceOp::Close { gfid } => self.with(gfid, |stored| {
                 stored.open.retain(|mount| *mount != self.mount);
                 Reply::Done
@@ -284,7 +316,8 @@ impl Backend for Model {
     /// The model answers at once.
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         let mut task = pin!(task);
-        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready(), "the task waits");
+        let is_over = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(is_over || self.world.borrow().syncs_wait, "the task waits");
     }
 
     async fn read(&self, file: FileRef, offset: u64, len: usize) -> Result<Bytes> {
@@ -327,6 +360,7 @@ impl Backend for Model {
     }
 
     async fn sync(&self, file: FileRef) -> Result<()> {
+        poll_fn(|_| if self.world.borrow().syncs_wait { Poll::Pending } else { Poll::Ready(()) }).await;
         let lost = self.with(file.gfid, |stored| {
             stored.unstable = stored.unstable.filter(|mount| *mount != self.mount);
             std::mem::take(&mut stored.lost)
@@ -538,6 +572,82 @@ fn a_close_tells_the_service_and_keeps_the_lease() {
     assert_eq!(held, (vec![(0, LeaseMode::Write)], vec![]));
     let cached = block_on(fs.open(gfid, false, at(6))).expect("open");
     assert!(cached, "the lease was held throughout, so the kernel's pages are right");
+}
+
+#[test]
+fn a_lease_goes_back_with_the_last_name_if_nothing_has_to_be_waited_for() {
+    let fs = mounts(1).remove(0);
+    let world = Rc::clone(&fs.backend.world);
+    world.borrow_mut().alone = true;
+    let made = |name: &str, closed: bool| {
+        let gfid = create(&fs, name);
+        block_on(fs.write(gfid, 0, Bytes::from_static(b"bytes"), false, at(2))).expect("written");
+        if closed {
+            block_on(fs.release(gfid)).expect("closed");
+        }
+        let look = NamespaceOp::Lookup { parent: Gfid::ROOT, name: name.into() };
+        block_on(fs.ask(look, at(3))).expect("there");
+        gfid
+    };
+    let unlink = |name: &str| {
+        block_on(fs.unlink(Gfid::ROOT, name.into(), at(4))).expect("removed");
+        world.borrow_mut().given.pop().expect("asked")
+    };
+    let gfid = made("idle", true);
+    assert_eq!(unlink("idle"), Some(gfid));
+    let inode = fs.shared.table.get(gfid).expect("not swept yet");
+    assert!(inode.with(|state| state.lease().is_none() && state.is_forgettable()));
+    made("open", false);
+    assert_eq!(unlink("open"), None);
+    let gfid = made("unstable", true);
+    world.borrow_mut().syncs_wait = true;
+    assert_eq!(unlink("unstable"), None);
+    let inode = fs.shared.table.get(gfid).expect("it has a lease");
+    assert_eq!(inode.with(|state| (state.lease(), state.cached_since().is_some())), (Some(LeaseMode::Write), true));
+}
+
+#[test]
+fn a_lease_stays_where_its_file_was_not_removed() {
+    let fs = mounts(1).remove(0);
+    fs.backend.world.borrow_mut().alone = true;
+    let gfid = create(&fs, "f");
+    block_on(fs.release(gfid)).expect("closed");
+    block_on(fs.lookup(Gfid::ROOT, b"f".to_vec(), at(2))).expect("there");
+    fs.backend.world.borrow_mut().down = true;
+    block_on(fs.unlink(Gfid::ROOT, b"f".to_vec(), at(3))).expect_err("nothing answers");
+    let inode = fs.shared.table.get(gfid).expect("it has a lease");
+    assert_eq!(inode.with(|state| (state.lease(), state.cached_since().is_some())), (Some(LeaseMode::Write), true));
+}
+
+#[test]
+fn the_only_mount_asks_once_for_a_directorys_names() {
+    let fs = mounts(1).remove(0);
+    let world = Rc::clone(&fs.backend.world);
+    world.borrow_mut().alone = true;
+    for name in ["b", "a"] {
+        let gfid = create(&fs, name);
+        block_on(fs.release(gfid)).expect("closed");
+    }
+    let handle = fs.shared.dirs.open(Gfid::ROOT);
+    let read = |cursor, limit| {
+        let page = block_on(fs.readdir(handle, cursor, limit, at(3))).expect("read");
+        page.into_iter().map(|item| (item.next, String::from_utf8(item.name).expect("a name"))).collect::<Vec<_>>()
+    };
+    let all = [(1, ".".to_owned()), (2, "..".to_owned()), (3, "a".to_owned()), (4, "b".to_owned())];
+    assert_eq!((read(0, 9), read(4, 9)), (all.to_vec(), vec![]));
+    assert_eq!(world.borrow().listings, 1);
+    let term = fs.backend.term();
+    let handle = fs.shared.dirs.open(Gfid::ROOT);
+    let known = |cursor, limit| {
+        let page = fs.shared.readdir_known(term, handle, cursor, limit)?;
+        Some(page.into_iter().map(|item| (item.next, String::from_utf8(item.name).expect("a name"))).collect())
+    };
+    assert_eq!(known(0, 1), Some(all[..3].to_vec()));
+    assert_eq!((known(3, 1), known(4, 1)), (Some(all[3..].to_vec()), Some(vec![])));
+    world.borrow_mut().alone = false;
+    let term = fs.backend.term();
+    let handle = fs.shared.dirs.open(Gfid::ROOT);
+    assert!(fs.shared.readdir_known(term, handle, 0, 1).is_none());
 }
 
 #[test]

@@ -411,6 +411,13 @@ impl Leases {
         self.files.get(&gfid).is_some_and(|file| !file.opens.is_empty() || file.writer().is_some())
     }
 
+    /// Would it be in use without this session's lease?
+    pub fn in_use_beside(&self, gfid: Gfid, session: SessionId) -> bool {
+        self.files
+            .get(&gfid)
+            .is_some_and(|file| !file.opens.is_empty() || file.writer().is_some_and(|writer| writer != session))
+    }
+
     /// Does any session have it open?
     pub fn is_open(&self, gfid: Gfid) -> bool {
         self.files.get(&gfid).is_some_and(|file| !file.opens.is_empty())

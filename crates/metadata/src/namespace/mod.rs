@@ -225,7 +225,7 @@ impl<S: Store> Namespace<S> {
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
             }
             NamespaceOp::Link { gfid, parent, name } => self.link(ctx, *gfid, *parent, name).map(Reply::Attr),
-            NamespaceOp::Unlink { parent, name } => self.unlink(ctx, *parent, name),
+            NamespaceOp::Unlink { parent, name, gives: _ } => self.unlink(ctx, *parent, name),
             NamespaceOp::Rmdir { parent, name } => self.rmdir(ctx, *parent, name),
             NamespaceOp::Rename { parent, name, new_parent, new_name, mode } => {
                 self.rename(ctx, (*parent, name), (*new_parent, new_name), *mode)

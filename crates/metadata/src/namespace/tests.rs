@@ -134,7 +134,7 @@ impl Pair {
                 NamespaceOp::Link { gfid: self.file(file), parent: self.file(parent), name: Self::name(name) }
             }
             Step::Remove { parent, name, dir: false } => {
-                NamespaceOp::Unlink { parent: self.file(parent), name: Self::name(name) }
+                NamespaceOp::Unlink { parent: self.file(parent), name: Self::name(name), gives: None }
             }
             Step::Remove { parent, name, dir: true } => {
                 NamespaceOp::Rmdir { parent: self.file(parent), name: Self::name(name) }
@@ -318,7 +318,7 @@ fn large_directory_lists_every_entry_that_stays_exactly_once() {
         turn += 1;
         let victim = name(turn * 701 % 100_000);
         if !(turn * 701).is_multiple_of(7) && !(turn * 701).is_multiple_of(1000) {
-            run(&mut ns, &NamespaceOp::Unlink { parent: dir, name: victim });
+            run(&mut ns, &NamespaceOp::Unlink { parent: dir, name: victim, gives: None });
         }
         run(&mut ns, &create(dir, &[name(turn * 613), b"new".to_vec()].concat(), FileKind::Regular));
         ns.commit().expect("store works");

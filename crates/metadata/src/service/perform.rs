@@ -2,7 +2,7 @@
 
 use super::{Pending, Service, is_growing, told};
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Reply, Request};
+use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Reply, Request, SetAttr};
 use protocol::{Gfid, SessionId};
 use std::cell::Cell;
 use std::time::Duration;
@@ -26,13 +26,7 @@ impl<S: Store> Service<S> {
                 Reply::Done
             }
             NamespaceOp::ReturnLease { gfid, keep, set } => {
-                if let Some(held) = self.leases.returned(now, *gfid, session, *keep) {
-                    self.namespace.apply_returned(*gfid, &told(held, set), request.caller.now)?;
-                    if held == LeaseMode::Write && *keep != Some(LeaseMode::Write) {
-                        self.namespace.set_writer(*gfid, None);
-                    }
-                    self.settle_orphan(now, *gfid)?;
-                }
+                self.take_back(now, &request, *gfid, *keep, set)?;
                 Reply::Done
             }
             NamespaceOp::Reclaim { held, locks, mount, last } => {
@@ -62,25 +56,59 @@ impl<S: Store> Service<S> {
         Ok(Some(reply))
     }
 
-    /// An operation of the tree alone.
+    /// A session gives its lease on a file back, down to `keep`.
+    fn take_back(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        gfid: Gfid,
+        keep: Option<LeaseMode>,
+        set: &SetAttr,
+    ) -> Result<(), StoreError> {
+        if let Some(held) = self.leases.returned(now, gfid, request.session, keep) {
+            self.namespace.apply_returned(gfid, &told(held, set), request.caller.now)?;
+            if held == LeaseMode::Write && keep != Some(LeaseMode::Write) {
+                self.namespace.set_writer(gfid, None);
+            }
+            self.settle_orphan(now, gfid)?;
+        }
+        Ok(())
+    }
+
+    /// An operation of the tree alone, but for a lease that is given back with it.
     fn change(&mut self, now: Duration, request: &Request) -> Result<Reply, StoreError> {
-        let unlinked: Cell<Option<Gfid>> = Cell::new(None);
+        let unlinked: Cell<Option<(Gfid, bool)>> = Cell::new(None);
+        let given = if let NamespaceOp::Unlink { gives, .. } = &request.op { *gives } else { None };
         let leases = &self.leases;
         let in_use = |gfid: Gfid| {
-            unlinked.set(Some(gfid));
-            leases.in_use(gfid)
+            let is_given = given == Some(gfid);
+            let used = if is_given { leases.in_use_beside(gfid, request.session) } else { leases.in_use(gfid) };
+            unlinked.set(Some((gfid, used)));
+            used
         };
         let reply = self.namespace.execute(&request.caller, &in_use, &request.op)?;
-        if let (Some(gfid), Reply::Done) = (unlinked.get(), &reply) {
-            if self.leases.in_use(gfid) {
+        if reply == Reply::Done {
+            if let Some((gfid, false)) = unlinked.get() {
+                self.ended(gfid);
+            }
+            if let Some(gfid) = given {
+                self.take_back(now, request, gfid, None, &SetAttr::default())?;
+            }
+            if let Some((gfid, true)) = unlinked.get() {
                 self.orphans.insert(gfid);
                 self.settle_orphan(now, gfid)?;
-            } else {
-                self.leases.forget(gfid);
-                self.locks.forget(gfid);
             }
         }
         Ok(reply)
+    }
+
+    /// A file is gone at once: nobody but whoever removed it had anything of it.
+    fn ended(&mut self, gfid: Gfid) {
+        if self.leases.writer(gfid).is_some() {
+            self.namespace.set_writer(gfid, None);
+        }
+        self.leases.forget(gfid);
+        self.locks.forget(gfid);
     }
 
     fn open_file(&mut self, session: SessionId, gfid: Gfid) -> Result<Reply, StoreError> {

@@ -124,7 +124,7 @@ fn reclaim(held: Vec<(Gfid, Option<LeaseMode>, bool)>) -> NamespaceOp {
 }
 
 fn unlink(name: &str) -> NamespaceOp {
-    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.into() }
+    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.into(), gives: None }
 }
 
 fn lookup(name: &str) -> NamespaceOp {
@@ -328,6 +328,56 @@ fn unlinked_file_is_not_purged_while_it_may_still_be_written() {
     assert_eq!(rig.purges(), []);
     rig.call(A, give_back(gfid, None, sized(5)));
     assert_eq!(rig.purges(), [PurgeEntry { gfid, pool: POOL, size: 5, probe: false }]);
+    rig.check();
+}
+
+fn unlink_giving(name: &str, gfid: Gfid) -> NamespaceOp {
+    NamespaceOp::Unlink { parent: Gfid::ROOT, name: name.into(), gives: Some(gfid) }
+}
+
+#[test]
+fn a_lease_that_is_given_back_with_the_last_name_need_not_be_asked_for() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.call(A, NamespaceOp::SetAttr { gfid, set: sized(7), sync: false });
+    rig.call(A, NamespaceOp::Close { gfid });
+    let (number, events) = rig.send(A, unlink_giving("f", gfid));
+    assert_eq!((rig.answer(&events), recalls(&events)), (Reply::Done, vec![]));
+    assert_eq!(rig.purges(), [PurgeEntry { gfid, pool: POOL, size: 7, probe: false }]);
+    assert!(rig.service.leases().is_empty());
+    assert_eq!(rig.service.namespace().retained().expect("store works").writers, []);
+    let events = rig.send_as(A, number, unlink_giving("f", gfid));
+    assert_eq!(rig.answer(&events), Reply::Done, "asked again");
+    rig.check();
+}
+
+#[test]
+fn a_lease_given_back_with_a_name_goes_only_if_the_name_does() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.call(A, NamespaceOp::Close { gfid });
+    assert_eq!(rig.call(A, unlink_giving("g", gfid)), Reply::Errno(libc::ENOENT));
+    assert_eq!(rig.service.leases().writer(gfid), Some(A));
+    rig.call(A, NamespaceOp::Link { gfid, parent: Gfid::ROOT, name: b"g".to_vec() });
+    assert_eq!(rig.call(A, unlink_giving("g", gfid)), Reply::Done);
+    assert_eq!(rig.service.leases().writer(gfid), None);
+    assert!(matches!(rig.call(B, lookup("f")), Reply::Attr(attr) if attr.nlink == 1));
+    assert_eq!(rig.purges(), []);
+    rig.check();
+}
+
+#[test]
+fn a_file_that_others_have_open_outlives_a_lease_given_back_with_its_name() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    rig.call(A, NamespaceOp::Close { gfid });
+    rig.call(A, give_back(gfid, Some(LeaseMode::Read), sized(9)));
+    rig.call(B, NamespaceOp::Open { gfid, lease: LeaseMode::Read });
+    assert_eq!(rig.call(A, unlink_giving("f", gfid)), Reply::Done);
+    assert_eq!((rig.service.leases().held(gfid, A), rig.purges()), (None, vec![]));
+    rig.check();
+    rig.call(B, NamespaceOp::Close { gfid });
+    assert_eq!(rig.purges(), [PurgeEntry { gfid, pool: POOL, size: 9, probe: false }]);
     rig.check();
 }
 

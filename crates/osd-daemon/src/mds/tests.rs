@@ -246,7 +246,7 @@ fn data_worker_recovers_sizes_and_purges() {
     }
     let opened = b.call(NamespaceOp::Open { gfid, lease: LeaseMode::Read });
     assert!(matches!(opened, Reply::Opened { attr, .. } if attr.size == 4096), "{opened:?}");
-    assert_eq!(b.call(NamespaceOp::Unlink { parent: Gfid::ROOT, name: b"f".to_vec() }), Reply::Done);
+    assert_eq!(b.call(NamespaceOp::Unlink { parent: Gfid::ROOT, name: b"f".to_vec(), gives: None }), Reply::Done);
     assert_eq!(b.call(NamespaceOp::Close { gfid }), Reply::Done);
     assert_eq!(purged.recv_timeout(WAIT).expect("a purge"), gfid);
     mds.stop();

@@ -177,7 +177,7 @@ fn any_op() -> impl Strategy<Value = NamespaceOp> {
         1 => file().prop_map(|gfid| NamespaceOp::SetAttr { gfid, set: SetAttr::default(), sync: false }),
         3 => (dir(), name()).prop_map(|(parent, name)| create(parent, &name, FileKind::Regular)),
         1 => (file(), dir(), name()).prop_map(|(gfid, parent, name)| NamespaceOp::Link { gfid, parent, name }),
-        2 => (dir(), name()).prop_map(|(parent, name)| NamespaceOp::Unlink { parent, name }),
+        2 => (dir(), name()).prop_map(|(parent, name)| NamespaceOp::Unlink { parent, name, gives: None }),
         2 => (dir(), name(), dir(), name()).prop_map(|(parent, name, new_parent, new_name)| NamespaceOp::Rename {
             parent, name, new_parent, new_name, mode: RenameMode::Replace,
         }),
@@ -270,7 +270,7 @@ fn a_directory_that_was_made_here_or_listed_is_listed_from_here() {
         ask(&known, &mut world, &create(made, name, FileKind::Regular)).expect("made");
     }
     assert_eq!(names(&known, made), Some(vec![b"x".to_vec(), b"y".to_vec()]));
-    let unlink = NamespaceOp::Unlink { parent: made, name: b"x".to_vec() };
+    let unlink = NamespaceOp::Unlink { parent: made, name: b"x".to_vec(), gives: None };
     let question = known.begin(ALONE, &unlink);
     assert_eq!(names(&known, made), None, "it is changing");
     question.end(ALONE, &world.carry_out(&unlink));

@@ -147,7 +147,7 @@ impl Oracle {
                 self.stamp_dir(*parent, now);
                 Ok(Reply::Attr(attr))
             }
-            NamespaceOp::Unlink { parent, name } | NamespaceOp::Rmdir { parent, name } => {
+            NamespaceOp::Unlink { parent, name, .. } | NamespaceOp::Rmdir { parent, name } => {
                 Self::name(name)?;
                 let child = self.child(*parent, name)?;
                 match (op, self.is_dir(child)) {
