@@ -61,8 +61,13 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Makes empty pools, whose locks `locks` lists. Their buffers lie in the arena, if there is one.
-    pub(crate) fn new(config: PoolConfig, arena: Option<&Arc<Arena>>, locks: &LockTable) -> Pools {
+    /// Makes empty pools, whose locks `locks` lists.
+    pub fn new(config: PoolConfig, locks: &LockTable) -> Pools {
+        Pools::in_arena(config, None, locks)
+    }
+
+    /// The same; their buffers lie in the arena, if there is one.
+    pub(crate) fn in_arena(config: PoolConfig, arena: Option<&Arc<Arena>>, locks: &LockTable) -> Pools {
         let budget = Arc::new(Budget { retained_bytes: AtomicUsize::new(0), bytes_max: config.retained_bytes_max });
         let pool =
             |_| Arc::new(Pool { free: FreeLists::locked(locks), budget: Arc::clone(&budget), arena: arena.cloned() });
@@ -410,8 +415,7 @@ mod tests {
 
     #[test]
     fn pools_share_what_they_may_keep_and_free_what_nobody_needs() {
-        let pools =
-            Pools::new(PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES }, None, &LockTable::default());
+        let pools = Pools::new(PoolConfig { pools: 2, retained_bytes_max: 4 * PAGE_BYTES }, &LockTable::default());
         let take = |count: usize| (0..count).map(|_| pools.pool(0).take(1)).collect::<Vec<_>>();
         drop(take(5));
         assert_eq!(pools.pool(1).retained_bytes(), 4 * PAGE_BYTES, "one pool may keep all of it");

@@ -342,7 +342,7 @@ impl Runtime {
         let lending = Lending::new(config.shared_memory, &locks);
         let shared = Shared {
             blocking: BlockingPool::new(config.name.clone(), config.blocking_threads_max, &locks),
-            pools: Pools::new(config.pools, lending.arena(), &locks),
+            pools: Pools::in_arena(config.pools, lending.arena(), &locks),
             lending,
             began,
             workers,

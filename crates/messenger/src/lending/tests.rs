@@ -14,7 +14,7 @@ impl End {
         let locks = LockTable::default();
         let lending = Lending::new(true, &locks);
         let config = PoolConfig { pools: 1, retained_bytes_max: 0 };
-        End { pools: Pools::new(config, lending.arena(), &locks), lending }
+        End { pools: Pools::in_arena(config, lending.arena(), &locks), lending }
     }
 
     fn data(&self, len: usize, byte: u8) -> Bytes {
