@@ -28,8 +28,6 @@ pub const BUFFER_BYTES_MAX: usize = 16 << 20;
 /// Least size in bytes of a buffer that is a mapping. The kernel allows a process some 65,000 mappings: a hundred times
 /// what pools may keep of the smallest.
 pub const MAPPED_BYTES_MIN: usize = 32 << 10;
-/// Least size in bytes of a buffer that lies in the arena of its runtime, if that has one.
-const SHARED_BYTES_MIN: usize = LENT_BYTES_MIN;
 /// Size classes are powers of two from one page to the largest buffer, and from two pages on one and a half times these:
 /// the shards of a write to 2+1 have that size together.
 const CLASSES: usize = 2 * (BUFFER_BYTES_MAX / PAGE_BYTES).trailing_zeros() as usize;
@@ -184,7 +182,7 @@ impl Pool {
     }
 
     fn fresh(&self, bytes: usize) -> Memory {
-        let arena = self.arena.as_ref().filter(|_| bytes >= SHARED_BYTES_MIN);
+        let arena = self.arena.as_ref().filter(|_| bytes >= LENT_BYTES_MIN);
         arena.and_then(|arena| arena.take(bytes)).map_or_else(|| Memory::new(bytes), Memory::Shared)
     }
 
