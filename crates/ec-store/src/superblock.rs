@@ -25,6 +25,7 @@ use protocol::ids::{ClusterId, CoreId, OsdId};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,7 +33,11 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The version of everything below a data directory: superblock, fragment files and journals.
-pub const FORMAT_VERSION: u32 = 1;
+/// In format 1 no slot of a fragment lies elsewhere than in its own place, and no record is a placed one.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The versions that this program reads. A directory of an older one becomes one of [`FORMAT_VERSION`] as it is opened.
+pub(crate) const FORMATS: RangeInclusive<u32> = 1..=FORMAT_VERSION;
 
 const MAGIC: [u8; 8] = *b"TREFOSD\0";
 
@@ -152,9 +157,11 @@ impl DataDir {
         fs::create_dir_all(dir).map_err(io)?;
         let lock = take_lock(dir)?;
         let path = dir.join("superblock");
-        let (superblock, was_created) = match fs::read(&path) {
+        let ((superblock, format), was_created) = match fs::read(&path) {
             Ok(bytes) => (parse(dir, &bytes)?, false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (create(dir, &path, cluster, osd)?, true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                ((create(dir, &path, cluster, osd)?, FORMAT_VERSION), true)
+            }
             Err(error) => return Err(io(error)),
         };
         let dir = dir.to_path_buf();
@@ -163,6 +170,10 @@ impl DataDir {
         }
         if superblock.osd != osd {
             return Err(DataDirError::OtherOsd { dir, ours: osd, theirs: superblock.osd });
+        }
+        if format < FORMAT_VERSION {
+            disk::write_atomically(&path, to_raw(&superblock).as_bytes()).map_err(|source| refuse(&dir, source))?;
+            tracing::info!(dir = %dir.display(), from = format, to = FORMAT_VERSION, "the format of the data directory was raised");
         }
         let root = Dir::from(dir.as_path());
         Ok(Self { path: dir, root, superblock, was_created, _lock: lock })
@@ -173,7 +184,8 @@ impl DataDir {
     /// # Errors
     /// As [`DataDir::open`]; a blank directory is [`DataDirError::Io`] with `NotFound`.
     pub fn peek(dir: &Path) -> Result<Superblock, DataDirError> {
-        parse(dir, &fs::read(dir.join("superblock")).map_err(|source| refuse(dir, source))?)
+        let bytes = fs::read(dir.join("superblock")).map_err(|source| refuse(dir, source))?;
+        parse(dir, &bytes).map(|(superblock, _)| superblock)
     }
 
     /// Where it is.
@@ -267,26 +279,28 @@ fn take_lock(dir: &Path) -> Result<File, DataDirError> {
     Ok(lock)
 }
 
-fn parse(dir: &Path, bytes: &[u8]) -> Result<Superblock, DataDirError> {
+/// What a superblock says, and the version that it is of.
+fn parse(dir: &Path, bytes: &[u8]) -> Result<(Superblock, u32), DataDirError> {
     let damaged = || DataDirError::Damaged { dir: dir.to_path_buf() };
     let (raw, _) = Raw::read_from_prefix(bytes).map_err(|_| damaged())?;
     if raw.magic != MAGIC {
         return Err(damaged());
     }
     // Another format may keep its checksum elsewhere, so the version is looked at first.
-    if raw.format.get() != FORMAT_VERSION {
+    if !FORMATS.contains(&raw.format.get()) {
         let found = raw.format.get();
         return Err(DataDirError::OtherFormat { dir: dir.to_path_buf(), found, supported: FORMAT_VERSION });
     }
     if bytes.len() != size_of::<Raw>() || raw.crc.get() != crc32c::crc32c(&bytes[..CRC_AT]) {
         return Err(damaged());
     }
-    Ok(Superblock {
+    let superblock = Superblock {
         cluster: ClusterId::new(raw.cluster.get()),
         osd: OsdId::new(raw.osd.get()),
         fsid: raw.fsid.get(),
         created_secs: raw.created.get(),
-    })
+    };
+    Ok((superblock, raw.format.get()))
 }
 
 fn create(dir: &Path, path: &Path, cluster: ClusterId, osd: OsdId) -> Result<Superblock, DataDirError> {

@@ -133,6 +133,10 @@ settings! {
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
     /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 512 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
+    /// Writes that replace whole slots of so many bytes of a fragment go to free places of its file at once, and not through the
+    /// journal: a power of two from 4096 to 1048576; 0: through the journal, as all others [default: 32768, which is 64 KiB of a file
+    /// with pool_k = 2]
+    fragment_slot_bytes: u32, "TREFOIL_FRAGMENT_SLOT_BYTES";
     /// Share of a disk at which status warns that it is nearly full, 0.5 to 0.99 [default: 0.85, but at most the next]
     mon_osd_nearfull_ratio: f64, "TREFOIL_MON_OSD_NEARFULL_RATIO";
     /// Share of a disk at which no whole shard is rebuilt onto it, 0.5 to 0.99 [default: 0.90, but at most the next]
@@ -254,6 +258,8 @@ pub struct Config {
     pub journal_sync_interval_ms: u64,
     /// Bytes of a core's journal.
     pub journal_bytes_max: u64,
+    /// Bytes of a slot of a fragment; 0: nothing is placed.
+    pub fragment_slot_bytes: u32,
     /// Shares of a disk at which it is nearly full, too full for backfill, and full.
     pub ratios: FullRatios,
     /// Where storage daemons keep objects.
@@ -396,6 +402,7 @@ impl Config {
                 64 << 20,
                 1 << 40,
             )?,
+            fragment_slot_bytes: slot_bytes(s.fragment_slot_bytes.unwrap_or(32 << 10))?,
             ratios,
             store,
             path_cut: path_cut(s.osd_path_cut.as_deref(), store)?,
@@ -585,6 +592,12 @@ fn in_range<T: PartialOrd + Copy + std::fmt::Display>(
     max: T,
 ) -> Result<T, ConfigError> {
     if (min..=max).contains(&v) { Ok(v) } else { Err(value(key, &v, format!("must be from {min} to {max}"))) }
+}
+
+fn slot_bytes(bytes: u32) -> Result<u32, ConfigError> {
+    let is_size = bytes == 0 || bytes.is_power_of_two() && (4096..=1 << 20).contains(&bytes);
+    let allowed = || "must be 0, or a power of two from 4096 to 1048576".to_owned();
+    if is_size { Ok(bytes) } else { Err(value("fragment_slot_bytes", &bytes, allowed())) }
 }
 
 fn value(key: &'static str, value: &impl ToString, allowed: String) -> ConfigError {

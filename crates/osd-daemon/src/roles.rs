@@ -254,6 +254,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_idle_timeout: config.ms_idle_timeout,
         journal_sync_interval: Duration::from_millis(config.journal_sync_interval_ms),
         journal_bytes_max: config.journal_bytes_max,
+        fragment_slot_bytes: config.fragment_slot_bytes,
         ratios: config.ratios,
         store: config.store,
         path_cut: config.path_cut,

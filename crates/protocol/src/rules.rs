@@ -98,6 +98,12 @@ rules! {
     DirectHole,
     /// A joining shard makes no direct writes.
     DirectJoin,
+    /// Bytes are placed only where no journalled record takes bytes away, or has direct ones.
+    PlaceOver,
+    /// A place is not taken again while a record in the journal names it.
+    PlaceKeep,
+    /// A write that is applied again leaves a slot that a later record of the journal placed as that record left it.
+    PlaceAhead,
     /// Only members of the in-sync set may make the PG active.
     IssOnly,
     /// The in-sync set never shrinks below k members.

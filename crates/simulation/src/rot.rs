@@ -152,7 +152,7 @@ impl World {
             let logical_end = files().map(|file| file.end).max().unwrap_or(0);
             let data = sector_bytes(std::iter::once(pieces[0].tags[at] ^ pieces[1].tags[at]));
             let is_data = files().any(|file| file.crcs[at] != 0);
-            let write = Change::Write { offset, data: &data, crcs: None, logical_end };
+            let write = Change::Write { lsn: Lsn::NEVER, offset, data: &data, crcs: None, logical_end };
             let changes = [Change::Punch { offset, length, logical_end }, write];
             let profile = shard.view().pg.profile;
             let changes = if is_data { &changes[..] } else { &changes[..1] };

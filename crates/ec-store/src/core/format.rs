@@ -10,8 +10,10 @@
 //! | 4 checkpoint begins | postcard [`CheckpointBegin`] | |
 //! | 5 checkpoint, one PG | PG (8 bytes), then postcard [`PgState`] | |
 //! | 6 checkpoint ends | its number (8 bytes) | |
+//! | 7 placed record | [`RecordHead`] | for each slot its place (2 bytes), then CRC32C of each sector; little-endian; the bytes are in the fragment file |
 
-use crate::pg::shard::{Delta, Lsn, Payload, PgState, Record};
+use crate::fragment::is_slot_size;
+use crate::pg::shard::{Delta, Lsn, Payload, PgState, Placed, Record};
 use bytes::Bytes;
 use protocol::shard::{Op, WireObject};
 use protocol::{PgId, Profile, Seq, SessionId, ShardSet};
@@ -25,6 +27,7 @@ pub(super) const DELTA: u8 = 3;
 pub(super) const CHECKPOINT_BEGIN: u8 = 4;
 pub(super) const CHECKPOINT_PG: u8 = 5;
 pub(super) const CHECKPOINT_END: u8 = 6;
+pub(super) const PLACED: u8 = 7;
 
 /// The head of a record.
 ///
@@ -94,7 +97,7 @@ pub(super) enum Entry {
 /// Decodes an entry; `None`: it is not one that this program writes.
 pub(super) fn decode(kind: u8, front: &Bytes, data: &Bytes) -> Option<Entry> {
     Some(match kind {
-        RECORD | DIRECT => {
+        RECORD | DIRECT | PLACED => {
             let (pg, record) = decode_record(kind, front, data)?;
             Entry::Record(pg, record)
         }
@@ -116,11 +119,8 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
     let length = head.length.get();
     head.offset.get().checked_add(u64::from(length))?;
     let payload = match (op, kind) {
-        (Op::Write, DIRECT) => {
-            let crcs: Box<[u32]> = data.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-            let whole = crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
-            whole.then_some(Payload::Direct(crcs))?
-        }
+        (Op::Write, DIRECT) => Payload::Direct(decode_crcs(data, length)?),
+        (Op::Write, PLACED) => Payload::Placed(decode_placed(data, length)?),
         (Op::Write, _) => (data.len() == length as usize).then(|| Payload::Journalled(data.clone().into()))?,
         _ => Payload::Nothing,
     };
@@ -138,6 +138,31 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
     Some((PgId::from_u64(head.pg.get()), record))
 }
 
+/// The checksums of all sectors of so many bytes.
+fn decode_crcs(data: &[u8], length: u32) -> Option<Box<[u32]>> {
+    let crcs: Box<[u32]> = data.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    let is_all = data.len() == crcs.len() * 4 && crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
+    is_all.then_some(crcs)
+}
+
+/// The data of a placed record.
+pub(super) fn encode_placed(placed: &Placed) -> Vec<u8> {
+    let places = placed.places.iter().flat_map(|place| place.to_le_bytes());
+    places.chain(placed.crcs.iter().flat_map(|crc| crc.to_le_bytes())).collect()
+}
+
+fn decode_placed(data: &[u8], length: u32) -> Option<Placed> {
+    let crcs_bytes = (length / Profile::SECTOR_BYTES) as usize * 4;
+    let (places, crcs) = data.split_at_checked(data.len().checked_sub(crcs_bytes)?)?;
+    let places: Box<[u16]> = places.chunks_exact(2).map(|place| u16::from_le_bytes([place[0], place[1]])).collect();
+    let slot_bytes = length.checked_div(places.len() as u32)?;
+    let is_whole = is_slot_size(slot_bytes)
+        && slot_bytes as usize * places.len() == length as usize
+        && places.len() * 2 + crcs_bytes == data.len();
+    let crcs = decode_crcs(crcs, length).filter(|_| is_whole)?;
+    Some(Placed { slot_bytes, places, crcs })
+}
+
 /// The front of an entry that begins with its PG.
 pub(super) fn pg_front<T: Serialize>(pg: PgId, value: &T) -> Vec<u8> {
     let front = pg.to_u64().to_le_bytes().to_vec();
@@ -153,12 +178,15 @@ mod tests {
     fn records_and_deltas_round_trip() {
         let pg = PgId { pool: PoolId::new(3), number: 9 };
         let object = ObjectId { gfid: Gfid::of_inode(5), index: 2 };
-        for payload in [Payload::Journalled(Bytes::from(vec![7; 1024]).into()), Payload::Direct([1, 2].into())] {
+        let placed = Placed { slot_bytes: 512, places: [9, 3].into(), crcs: [1, 2].into() };
+        let journalled = Payload::Journalled(Bytes::from(vec![7; 1024]).into());
+        for payload in [journalled, Payload::Direct([1, 2].into()), Payload::Placed(placed)] {
             let (session, seq, touch) = (SessionId::new(4), Seq::new(8), ShardSet::first(3));
             let (op, offset, length, logical_end) = (Op::Write, 512, 1024, 99);
             let record = Record { session, seq, object, op, touch, offset, length, logical_end, payload };
             let (kind, data) = match &record.payload {
                 Payload::Direct(crcs) => (DIRECT, crcs.iter().flat_map(|c| c.to_le_bytes()).collect()),
+                Payload::Placed(placed) => (PLACED, encode_placed(placed).into()),
                 Payload::Journalled(data) => (RECORD, Bytes::clone(data)),
                 Payload::Nothing => unreachable!("not tried"),
             };

@@ -355,6 +355,7 @@ impl<O: Outlet> Core<O> {
         worker.spawn(core.clone().upkeep());
         worker.spawn(core.clone().applies());
         worker.spawn(core.clone().write_backs());
+        worker.spawn(core.clone().give_backs());
         worker.spawn(core.clone().syncs());
         Ok(core)
     }

@@ -98,9 +98,16 @@ impl Reading {
                 into.fill(0);
                 self.joined.push_unknown();
             }
-            Source::Direct(crcs) => {
+            Source::Direct(_) | Source::Placed { .. } => {
                 let Some(file) = &self.file else { return Err(ReadFailure::Corrupt(part.clone())) };
-                match file.read_raw(part.start, into, mode) {
+                let (read, crcs) = match source {
+                    Source::Placed { placed, skip } => {
+                        (file.read_places(placed.placement(), *skip, into, mode), &placed.crcs)
+                    }
+                    Source::Direct(crcs) => (file.read_raw(part.start, into, mode), crcs),
+                    Source::Bytes(_) | Source::Hole => unreachable!("read from memory"),
+                };
+                match read {
                     Ok(ReadOutcome::WouldBlock) => return Ok(None),
                     Ok(_) => {}
                     Err(error) => return Err(failure(&error, part)),

@@ -9,7 +9,7 @@ use super::{Core, CoreError, Outlet, Repair};
 use crate::codec::{self, Codec};
 use crate::fragment::SECTOR_BYTES;
 use crate::pg::shard::returning::{Cut, common_cut, least_cut};
-use crate::pg::shard::{Change, PgShard, RebuiltPiece, ShardStore, Step};
+use crate::pg::shard::{Change, Lsn, PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
 use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
@@ -517,6 +517,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 let (profile, logical_end) = (shard.view().pg.profile, whole.logical_end);
                 let mut changes = vec![Change::Punch { offset, length, logical_end }];
                 changes.extend(data.iter().map(|(at, data)| Change::Write {
+                    lsn: Lsn::NEVER,
                     offset: *at,
                     data,
                     crcs: None,

@@ -7,7 +7,7 @@
 use super::format::{self, Entry};
 use super::store::CoreStore;
 use super::{CoreConfig, CoreError};
-use crate::fragment::{FragmentFile, FragmentKey, FragmentStore, ReadMode, SECTOR_BYTES, verify};
+use crate::fragment::{FragmentFile, FragmentKey, FragmentStore, ReadMode, verify};
 use crate::journal::{Journal, RecoveredEntry};
 use crate::medium::{FRAGMENT_CALLS, JOURNAL_CALLS};
 use crate::pg::shard::{Delta, Item, Lsn, Payload, Record, Replay, ShardStore};
@@ -101,7 +101,17 @@ fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
 /// Checks the bytes of a PG's direct records, and cuts at the first that lacks them.
 pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay: Replay) -> Result<Replay, CoreError> {
     let pg = replay.pg();
-    let DirectBytes { files, lacking } = look_at_direct(store, shard, &replay)?;
+    let DirectBytes { files, mut lacking } = look_at_direct(store, shard, &replay)?;
+    for (lsn, record) in replay.placed() {
+        let key = FragmentKey { pg, object: record.object, shard };
+        let is_possible = match store.open_damaged_too(key)? {
+            Some(file) => store.keep_found(lsn, &file, record)?,
+            None => false,
+        };
+        if !is_possible && lacking.is_none_or(|(first, _)| lsn < first) {
+            lacking = Some((lsn, record.object));
+        }
+    }
     // Rule: RestartSync - the bytes may be in the page cache only.
     store.put_back(super::store::SyncFiles { files, dirs: Vec::new() });
     if let Some((lsn, object)) = lacking {
@@ -140,8 +150,11 @@ fn look_at_direct(store: &mut CoreStore, shard: ShardIndex, replay: &Replay) -> 
 }
 
 fn has_bytes(file: &FragmentFile, key: FragmentKey, record: &Record) -> bool {
-    let Payload::Direct(crcs) = &record.payload else { return true };
-    let mut bytes = vec![0; crcs.len() * SECTOR_BYTES as usize];
-    let read = file.read_raw(record.offset, &mut bytes, ReadMode::Blocking);
+    let mut bytes = vec![0; record.length as usize];
+    let (read, crcs) = match &record.payload {
+        Payload::Direct(crcs) => (file.read_raw(record.offset, &mut bytes, ReadMode::Blocking), crcs),
+        Payload::Placed(placed) => (file.read_places(placed.placement(), 0, &mut bytes, ReadMode::Blocking), &placed.crcs),
+        Payload::Journalled(_) | Payload::Nothing => return true,
+    };
     read.is_ok() && verify(key, record.offset, &mut bytes, crcs).is_ok()
 }

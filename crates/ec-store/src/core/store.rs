@@ -8,7 +8,7 @@ use crate::fragment::{
 };
 use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
-use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, ShardStore, StoreError, Summed};
+use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, Placed, Record, ShardStore, StoreError, Summed};
 use crate::space::DiskSpace;
 use bytes::Bytes;
 use protocol::shard::space_taken;
@@ -36,6 +36,8 @@ pub struct CoreStore {
     pub(super) data_crc: Option<u32>,
     /// Files with data of direct writes since they were synced last.
     direct: BTreeMap<FragmentKey, Arc<FragmentFile>>,
+    /// Places that records in the journal name.
+    named: NamedPlaces,
     /// Files changed by a rebuild: their checksums are in no journal record, see [`FragmentFile::flush`].
     rebuilt: BTreeMap<FragmentKey, Arc<FragmentFile>>,
     /// Directories in which fragments were deleted since they were synced last.
@@ -43,6 +45,8 @@ pub struct CoreStore {
     /// First entry of each journal segment, oldest first.
     segments: VecDeque<(u64, Lsn)>,
     pub(super) space: DiskSpace,
+    /// See [`CoreStore::set_roomy`].
+    is_roomy: bool,
     /// Position of the last item, if nothing reaches journal and fragments: [`super::CoreConfig::cut_after_pg`].
     cut: Option<Lsn>,
     poisoned: Option<String>,
@@ -56,6 +60,54 @@ pub struct CoreStore {
 pub(super) struct SyncFiles {
     pub files: Vec<Arc<FragmentFile>>,
     pub dirs: Vec<(PgId, Dir)>,
+}
+
+/// The places that a record names.
+#[derive(Debug)]
+struct Named {
+    file: Arc<FragmentFile>,
+    places: Box<[u16]>,
+    bytes: u64,
+}
+
+/// The places that records in the journal name, whether the records count or were dropped: they are not taken again before the
+/// journal is trimmed beyond them. Rule: PlaceKeep. Holding the files keeps these open, and what they know.
+#[derive(Debug, Default)]
+struct NamedPlaces {
+    records: BTreeMap<Lsn, Named>,
+    /// How many of them each file has.
+    files: HashMap<FragmentKey, usize>,
+    bytes: u64,
+    /// Those that had some and have none any more.
+    left: Vec<FragmentKey>,
+}
+
+impl NamedPlaces {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn note(&mut self, lsn: Lsn, named: Named) {
+        self.bytes += named.bytes;
+        *self.files.entry(named.file.key()).or_default() += 1;
+        self.records.insert(lsn, named);
+    }
+
+    /// Records before this position are no longer looked at.
+    fn trim(&mut self, upto: Lsn) {
+        let kept = self.records.split_off(&upto);
+        for named in std::mem::replace(&mut self.records, kept).into_values() {
+            named.file.let_go(&named.places);
+            self.bytes -= named.bytes;
+            let key = named.file.key();
+            let count = self.files.get_mut(&key).expect("each record was counted");
+            *count -= 1;
+            if *count == 0 {
+                self.files.remove(&key);
+                self.left.push(key);
+            }
+        }
+    }
 }
 
 /// Files behind the one that is waited for which the disk may have already.
@@ -100,10 +152,12 @@ impl CoreStore {
             places: HashMap::new(),
             data_crc: None,
             direct: BTreeMap::new(),
+            named: NamedPlaces::default(),
             rebuilt: BTreeMap::new(),
             deleted_in: HashMap::new(),
             segments,
             space,
+            is_roomy: false,
             cut: None,
             poisoned: None,
             crcs: Vec::new(),
@@ -262,6 +316,7 @@ impl CoreStore {
         while self.segments.len() > 1 && self.segments[1].1 <= keep {
             self.segments.pop_front();
         }
+        self.named.trim(upto);
         let before = self.segments.front().map_or(0, |(number, _)| *number);
         self.journal.trim(before).map(drop).map_err(|error| self.journal_error(error))
     }
@@ -272,8 +327,12 @@ impl CoreStore {
 
     fn change(&mut self, key: FragmentKey, profile: Profile, change: &Change<'_>) -> Result<(), FragmentError> {
         match *change {
-            Change::Write { offset, data, crcs, logical_end } => {
-                self.write_through(key, profile, offset, (data, crcs), logical_end)
+            Change::Write { lsn, offset, data, crcs, logical_end } => {
+                self.write_through(key, profile, lsn, offset, (data, crcs), logical_end)
+            }
+            Change::Point { offset, placed, logical_end } => {
+                let file = self.fragments.get_or_create(key, profile)?;
+                file.point(offset, placed.placement(), &placed.crcs, Self::mark(logical_end))
             }
             Change::Publish { offset, crcs, logical_end } => {
                 self.fragments.get_or_create(key, profile)?.publish(offset, crcs, Self::mark(logical_end))
@@ -303,6 +362,7 @@ impl CoreStore {
         &mut self,
         key: FragmentKey,
         profile: Profile,
+        lsn: Lsn,
         offset: u64,
         (data, crcs): (&[u8], Option<&[u32]>),
         logical_end: u64,
@@ -313,7 +373,8 @@ impl CoreStore {
             sector_crcs(data, &mut made);
             &made
         });
-        let result = self.fragments.write(key, profile, offset, data, crcs, Self::mark(logical_end));
+        let file = self.fragments.get_or_create(key, profile);
+        let result = file.and_then(|file| file.write_at(lsn.0, offset, data, crcs, Self::mark(logical_end)));
         self.crcs = made;
         self.space.wrote(space_taken(data.len() as u64));
         result
@@ -337,9 +398,10 @@ impl CoreStore {
             let (mut gather, mut sums) = (std::mem::take(&mut self.gather), std::mem::take(&mut self.gathered_crcs));
             gather.clear();
             sums.clear();
-            let (mut first, mut end, mut summed) = (0, 0, true);
+            let (mut first, mut end, mut summed, mut last) = (0, 0, true, Lsn::default());
             for (n, change) in changes[at..at + run].iter().enumerate() {
-                if let Change::Write { offset, data, crcs, logical_end } = change {
+                if let Change::Write { lsn, offset, data, crcs, logical_end } = change {
+                    last = last.max(*lsn);
                     first = if n == 0 { *offset } else { first };
                     end = end.max(*logical_end);
                     gather.extend_from_slice(data);
@@ -348,12 +410,74 @@ impl CoreStore {
                 }
             }
             let bytes = (&*gather, summed.then_some(&*sums));
-            let result = self.write_through(key, profile, first, bytes, end);
+            let result = self.write_through(key, profile, last, first, bytes, end);
             (self.gather, self.gathered_crcs) = (gather, sums);
             result?;
             at += run;
         }
         Ok(())
+    }
+
+    /// Bytes of a record went to a file; gives their checksums.
+    fn put_direct(&mut self, key: FragmentKey, file: Arc<FragmentFile>, data: &Summed) -> Box<[u32]> {
+        self.space.wrote(space_taken(data.len() as u64));
+        self.direct.insert(key, file);
+        data.crcs().map_or_else(
+            || {
+                let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
+                sector_crcs(data, &mut crcs);
+                crcs.into()
+            },
+            Box::from,
+        )
+    }
+
+    /// The places that a record names, if it does, and their file if that is open.
+    fn named_by(&self, pg: PgId, record: &Record) -> Option<Named> {
+        let Payload::Placed(placed) = &record.payload else { return None };
+        let file = self.direct.get(&self.key(pg, record.object)?)?;
+        Some(Named { file: Arc::clone(file), places: placed.places.clone(), bytes: u64::from(record.length) })
+    }
+
+    /// Bytes that records in the journal have placed elsewhere.
+    pub(super) fn placed_bytes(&self) -> u64 {
+        self.named.bytes()
+    }
+
+    /// A record that was read from the journal names places of this file. `false`: it cannot have them.
+    ///
+    /// # Errors
+    /// Those of [`FragmentFile::keep_found`].
+    pub(super) fn keep_found(
+        &mut self,
+        lsn: Lsn,
+        file: &Arc<FragmentFile>,
+        record: &Record,
+    ) -> Result<bool, FragmentError> {
+        let Payload::Placed(placed) = &record.payload else { return Ok(true) };
+        if !file.keep_found(lsn.0, record.offset, placed.placement())? {
+            return Ok(false);
+        }
+        let (places, bytes) = (placed.places.clone(), u64::from(record.length));
+        self.named.note(lsn, Named { file: Arc::clone(file), places, bytes });
+        Ok(true)
+    }
+
+    /// Fragments of which no record names a place any more, since this was last asked.
+    pub(super) fn take_unnamed(&mut self) -> Vec<FragmentKey> {
+        std::mem::take(&mut self.named.left)
+    }
+
+    /// The files of those of these fragments of which still no record names a place: what they have beside their slots may be given back.
+    pub(super) fn unnamed_files(&mut self, keys: &[FragmentKey]) -> Vec<Arc<FragmentFile>> {
+        let unnamed = keys.iter().filter(|key| !self.named.files.contains_key(key));
+        unnamed.filter_map(|key| self.fragments.get(*key).ok().flatten()).collect()
+    }
+
+    /// Is there so much space that old and new bytes may be there at once?
+    pub(super) fn set_roomy(&mut self, is_roomy: bool) {
+        self.is_roomy = is_roomy;
+        self.journal.keep_segments(is_roomy);
     }
 
     /// Files that this object's rebuild changed keep their checksums across the death of the process.
@@ -408,12 +532,30 @@ impl ShardStore for CoreStore {
                         let crcs: Vec<u8> = crcs.iter().flat_map(|crc| crc.to_le_bytes()).collect();
                         self.journal.append(format::DIRECT, head.as_bytes(), &[crcs.into()], None)
                     }
+                    Payload::Placed(placed) => {
+                        let data = format::encode_placed(placed);
+                        self.journal.append(format::PLACED, head.as_bytes(), &[data.into()], None)
+                    }
                     Payload::Nothing => self.journal.append(format::RECORD, head.as_bytes(), &[], None),
                 }
             }
             Item::Delta(delta) => self.journal.append_exempt(format::DELTA, &format::pg_front(pg, delta), &[]),
         };
-        let at = result.map_err(|error| self.journal_error(error))?;
+        let names = match item {
+            Item::Record(record) => self.named_by(pg, record),
+            Item::Delta(_) => None,
+        };
+        let at = match (result, names) {
+            (Ok(at), None) => at,
+            (Ok(at), Some(names)) => {
+                self.named.note(Lsn(at.lsn), names);
+                at
+            }
+            (Err(error), names) => {
+                names.into_iter().for_each(|names| names.file.let_go(&names.places));
+                return Err(self.journal_error(error));
+            }
+        };
         Ok(self.note(at, placed))
     }
 
@@ -429,22 +571,39 @@ impl ShardStore for CoreStore {
         object: ObjectId,
         offset: u64,
         data: &Summed,
-    ) -> Result<Box<[u32]>, StoreError> {
+    ) -> Result<Payload, StoreError> {
         self.check_poison()?;
         let place = *self.places.get(&pg).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
         let key = FragmentKey { pg, object, shard: place.shard };
         let file = self.fragments.get_or_create(key, place.profile).map_err(Self::fragment_error)?;
-        file.write_data_only(offset, data).map_err(Self::fragment_error)?;
-        self.space.wrote(space_taken(data.len() as u64));
-        self.direct.insert(key, file);
-        Ok(data.crcs().map_or_else(
-            || {
-                let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
-                sector_crcs(data, &mut crcs);
-                crcs.into()
-            },
-            Box::from,
-        ))
+        let places = file.write_data_only(offset, data).map_err(Self::fragment_error)?;
+        let crcs = self.put_direct(key, file, data);
+        Ok(match places {
+            Some((slot_bytes, places)) => Payload::Placed(Placed { slot_bytes, places, crcs }),
+            None => Payload::Direct(crcs),
+        })
+    }
+
+    fn place(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Option<Placed>, StoreError> {
+        self.check_poison()?;
+        let has_room = self.named.bytes() + (data.len() as u64) <= self.journal.bytes_max();
+        let Some(key) = self.key(pg, object).filter(|_| self.is_roomy && has_room && !self.is_cut()) else {
+            return Ok(None);
+        };
+        // What is damaged is left to those who repair it, and what is not there has nothing to be kept for readers.
+        let Ok(Some(file)) = self.fragments.get(key) else { return Ok(None) };
+        if self.fragments.is_crowded() {
+            return Ok(None);
+        }
+        let Some((slot_bytes, places)) = file.place(offset, data).map_err(Self::fragment_error)? else { return Ok(None) };
+        let crcs = self.put_direct(key, file, data);
+        Ok(Some(Placed { slot_bytes, places, crcs }))
     }
 
     fn apply(

@@ -3,7 +3,7 @@
 use super::store::SyncFiles;
 use super::sync_state::{SyncSeen, SyncWork};
 use super::{Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
-use crate::fragment::FragmentError;
+use crate::fragment::{FragmentError, FragmentFile, FragmentKey};
 use crate::fullness::FullRatios;
 use crate::journal;
 use crate::journal::{JournalError, SyncHandle};
@@ -11,6 +11,7 @@ use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
 use messenger::JobFailed;
 use protocol::shard::Status;
 use protocol::{PgId, Rules};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -24,6 +25,10 @@ const APPLY_TIME: Duration = Duration::from_micros(500);
 const APPLY_INTERVAL: Duration = Duration::from_millis(10);
 /// What all cores give the disk between two beginnings of writing back: journals and fragments alike.
 const WRITE_BACK_BYTES: u64 = 128 << 20;
+/// How often it is looked whether space beside slots can be given back,
+const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
+/// which it is when nothing was placed in a file for so long.
+const GIVE_BACK_DELAY: Duration = Duration::from_secs(60);
 /// How long to wait when the disk is full.
 const FULL_DELAY: Duration = Duration::from_millis(100);
 /// Least time between trims of a journal that is not nearly full: each syncs every changed file.
@@ -500,7 +505,7 @@ impl<O: Outlet> Core<O> {
         }
         let roomy = ROOMY_JOURNALS * self.shared.config.journal.journal_bytes_max;
         let is_roomy = state.store.space.free(self.shared.ratios.get()) >= roomy;
-        state.store.journal.keep_segments(is_roomy);
+        state.store.set_roomy(is_roomy);
     }
 
     /// Applies everything that may be applied, letting others have their turn in between.
@@ -542,7 +547,9 @@ impl<O: Outlet> Core<O> {
         let state = self.shared.state.borrow();
         // nothing may go before it is known which PGs are held here
         let Some(last) = state.last_trim else { return false };
-        let (bytes, bytes_max) = (state.store.journal.bytes(), self.shared.config.journal.journal_bytes_max);
+        // What was placed is no longer in its way once it is trimmed, as what is journalled.
+        let bytes = state.store.journal.bytes() + state.store.placed_bytes();
+        let bytes_max = self.shared.config.journal.journal_bytes_max;
         let (used, nearly_full) = (bytes >= bytes_max / 4, bytes >= bytes_max / 4 * 3);
         let waited = |pause| last.elapsed() >= pause;
         let records = state.shards.values().any(|held| held.shard.journalled() > 0);
@@ -589,6 +596,39 @@ impl<O: Outlet> Core<O> {
         drop(state);
         self.end_hold();
         Ok(())
+    }
+
+    /// Gives the space of places that nobody counts on back to the file system, off this thread, where nothing was placed for a while:
+    /// space that is taken anew costs more than that which is used again.
+    pub(super) async fn give_backs(self) {
+        let mut idle: VecDeque<(Instant, Vec<FragmentKey>)> = VecDeque::new();
+        loop {
+            self.shared.worker.sleep(GIVE_BACK_INTERVAL).await;
+            let files = {
+                let mut state = self.shared.state.borrow_mut();
+                if state.stopped {
+                    return;
+                }
+                let unnamed = state.store.take_unnamed();
+                if !unnamed.is_empty() {
+                    idle.push_back((Instant::now(), unnamed));
+                }
+                let Some((_, keys)) = idle.pop_front_if(|(since, _)| since.elapsed() >= GIVE_BACK_DELAY) else { continue };
+                state.store.unnamed_files(&keys)
+            };
+            self.give_back(files).await;
+        }
+    }
+
+    async fn give_back(&self, files: Vec<Arc<FragmentFile>>) {
+        let give_back = |file: &Arc<FragmentFile>| {
+            if let Err(error) = file.give_back() {
+                tracing::warn!(fragment = %file.key(), %error, "space beside its slots stays taken");
+            }
+        };
+        if self.shared.worker.blocking(move || files.iter().for_each(give_back)).await.is_err() {
+            tracing::warn!("giving back space ended in a panic");
+        }
     }
 
     /// Once the journal is below its limit, sessions that were told to begin no more writes are told that they may.

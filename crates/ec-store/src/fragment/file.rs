@@ -6,6 +6,7 @@
 
 use super::changes::{Changes, Upto};
 use super::header::{HEADER_BYTES, Header};
+use super::slots::{Piece, Pieces, Placement, Slots};
 use super::table::{Table, TableMemory};
 use super::{
     Crcs, FragmentError, FragmentKey, FragmentStat, JoinedCrc, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of,
@@ -15,6 +16,7 @@ use crate::medium::{self, Dir, Extent, MediumFile};
 use crate::poison::{NotSynced, Poison};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::ids::{ClusterId, Profile};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -38,6 +40,8 @@ pub struct FragmentFile {
     dir: Dir,
     /// Where the data region begins in the file.
     data_start: u64,
+    /// Bytes of the slots that writes may be placed in; 0: none is.
+    slot_bytes: u32,
     state: ContentionMutex<State>,
     changes: Changes,
     /// The name of the file is not durable yet.
@@ -50,6 +54,8 @@ pub struct FragmentFile {
 pub(super) struct Common {
     pub cluster: ClusterId,
     pub memory: Arc<TableMemory>,
+    /// See [`super::FragmentConfig::fragment_slot_bytes`].
+    pub slot_bytes: u32,
     /// Lists the files' locks, as "fragment".
     pub locks: LockTable,
 }
@@ -59,7 +65,21 @@ struct State {
     header: Header,
     is_header_dirty: bool,
     table: Table,
+    slots: Slots,
     is_deleted: bool,
+}
+
+/// Ranges by their first byte in the file, each with its part of a buffer.
+type Ranges = SmallVec<[(u64, Range<usize>); 2]>;
+
+/// What a read is to find.
+struct LookUp {
+    /// Of all its sectors.
+    crcs: Crcs,
+    /// The part between holes at both ends, which need no read and may lie behind the end of the file; in bytes of the buffer.
+    data: Range<usize>,
+    /// Where that lies.
+    ranges: Ranges,
 }
 
 /// Where the data region of a fragment begins in its file.
@@ -85,7 +105,9 @@ impl FragmentFile {
             return Ok(None);
         }
         let header = Header::decode(&bytes[..length], key, common.cluster)?;
-        Ok(Some(Self::with(key, common, file, dir, header, false)))
+        let opened = Self::with(key, common, file, dir, header, false);
+        opened.load_map(&header)?;
+        Ok(Some(opened))
     }
 
     /// Makes an empty file, opened from the fragment's name, a fragment without data.
@@ -96,7 +118,7 @@ impl FragmentFile {
         dir: Dir,
         profile: Profile,
     ) -> Result<Self, FragmentError> {
-        let header = Header { profile, version: Default::default(), logical_end: 0 };
+        let header = Header { profile, version: Default::default(), logical_end: 0, places: None };
         medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| {
             // An empty file counts as none; a part of a header would count as damage. Best effort: the disk is full.
             let _ = file.set_len(0);
@@ -121,7 +143,7 @@ impl FragmentFile {
         medium::write_counted(&*file, HEADER_BYTES, &table).map_err(|(_, error)| io(error))?;
         // The header last: with it the table counts.
         file.sync_data().map_err(io)?;
-        let header = Header { profile, version: Default::default(), logical_end: 0 };
+        let header = Header { profile, version: Default::default(), logical_end: 0, places: None };
         medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| io(error))?;
         file.sync_data().map_err(io)?;
         Ok(Self::with(key, common, file, dir, header, false))
@@ -138,7 +160,9 @@ impl FragmentFile {
         let profile = header.profile;
         let sectors = profile.fragment_bytes().div_ceil(SECTOR_BYTES) as usize;
         let table = Table::new(HEADER_BYTES, sectors, is_new, Arc::clone(&common.memory));
-        let state = State { header, is_header_dirty: false, table, is_deleted: false };
+        let slot_bytes = header.places.map_or(common.slot_bytes, |(slot_bytes, _)| slot_bytes);
+        let slots = Slots::new(slot_bytes, profile.fragment_bytes());
+        let state = State { header, is_header_dirty: false, table, slots, is_deleted: false };
         Self {
             key,
             cluster: common.cluster,
@@ -146,11 +170,54 @@ impl FragmentFile {
             file,
             dir,
             data_start: data_start(profile),
+            slot_bytes: common.slot_bytes,
             state: ContentionMutex::new(&common.locks, "fragment", state),
             changes: Changes::new(is_new),
             is_dir_dirty: AtomicBool::new(is_new),
             poison: Poison::default(),
         }
+    }
+
+    /// Reads where the slots lie, if the header says that they may lie elsewhere. May wait for the disk.
+    fn load_map(&self, header: &Header) -> Result<(), FragmentError> {
+        let Some((_, places)) = header.places else { return Ok(()) };
+        let mut state = self.state.lock();
+        let mut map = vec![0; state.slots.map_bytes() as usize];
+        medium::read_zero_filled(&*self.file, self.map_start(), &mut map).map_err(|error| self.io(error))?;
+        state.slots.decode(places, &map);
+        Ok(())
+    }
+
+    /// Where the map of slots lies in the file, if it has one: behind the places that slots have at first.
+    fn map_start(&self) -> u64 {
+        (self.data_start + self.profile.fragment_bytes()).next_multiple_of(4096)
+    }
+
+    /// Ranges of the file, and of a buffer, for pieces of the fragment.
+    fn ranges(&self, slots: &Slots, pieces: &[Piece]) -> Ranges {
+        let own = u64::from(slots.count()) * slots.slot_bytes();
+        let more = (self.map_start() + slots.map_bytes()).next_multiple_of(4096);
+        let mut ranges = Ranges::new();
+        let mut done = 0;
+        let mut push = |at: u64, length: u64| {
+            ranges.push((at, done..done + length as usize));
+            done += length as usize;
+        };
+        for piece in pieces {
+            match *piece {
+                Piece::Rest { at, length } => push(self.data_start + at, length),
+                Piece::Places { at, length } => {
+                    let length_own = own.saturating_sub(at).min(length);
+                    if length_own > 0 {
+                        push(self.data_start + at, length_own);
+                    }
+                    if length_own < length {
+                        push(more + at + length_own - own, length - length_own);
+                    }
+                }
+            }
+        }
+        ranges
     }
 
     /// Which fragment.
@@ -198,55 +265,80 @@ impl FragmentFile {
         joined: &mut JoinedCrc,
     ) -> Result<ReadOutcome, FragmentError> {
         let sectors = sectors_of(self.key, self.profile, offset, buf.len() as u64)?;
-        let mut crcs = Crcs::new();
-        {
-            let may_wait = mode == ReadMode::Blocking;
-            let locked = if may_wait { Some(self.state.lock()) } else { self.state.try_lock() };
-            let Some(mut state) = locked else { return Ok(ReadOutcome::WouldBlock) };
-            if !state.table.load(&*self.file, sectors.clone(), may_wait).map_err(|error| self.io(error))? {
-                return Ok(ReadOutcome::WouldBlock);
-            }
-            state.table.copy_to(sectors.clone(), &mut crcs);
-        }
-        let read = match self.read_checked(offset, buf, &crcs, mode) {
+        let may_wait = mode == ReadMode::Blocking;
+        let locked = if may_wait { Some(self.state.lock()) } else { self.state.try_lock() };
+        let Some(mut state) = locked else { return Ok(ReadOutcome::WouldBlock) };
+        let Some(mut found) = self.look_up(&mut state, sectors.clone(), may_wait)? else {
+            return Ok(ReadOutcome::WouldBlock);
+        };
+        drop(state);
+        let read = match self.read_found(offset, buf, &found, mode) {
             // A write may have come between the look-up and the read: look again with the lock held.
             Err(FragmentError::Corrupt { .. }) if mode == ReadMode::NoWait => Ok(ReadOutcome::WouldBlock),
             Err(FragmentError::Corrupt { .. }) => {
                 let mut state = self.state.lock();
-                crcs.clear();
-                state.table.load(&*self.file, sectors.clone(), true).map_err(|error| self.io(error))?;
-                state.table.copy_to(sectors, &mut crcs);
-                self.read_checked(offset, buf, &crcs, mode)
+                found = self.look_up(&mut state, sectors, true)?.expect("may wait");
+                self.read_found(offset, buf, &found, mode)
             }
             other => other,
         };
         if matches!(read, Ok(ReadOutcome::Read)) {
-            joined.push(&crcs);
+            joined.push(&found.crcs);
         }
         read
     }
 
-    fn read_checked(
+    /// `None`: the disk is needed to know, and may not be waited for.
+    fn look_up(
+        &self,
+        state: &mut State,
+        sectors: Range<usize>,
+        may_wait: bool,
+    ) -> Result<Option<LookUp>, FragmentError> {
+        if !state.table.load(&*self.file, sectors.clone(), may_wait).map_err(|error| self.io(error))? {
+            return Ok(None);
+        }
+        let mut crcs = Crcs::new();
+        state.table.copy_to(sectors.clone(), &mut crcs);
+        let first = crcs.iter().position(|&crc| crc != 0).unwrap_or(crcs.len());
+        let end = crcs.iter().rposition(|&crc| crc != 0).map_or(first, |last| last + 1);
+        let bytes = |sector: usize| sector as u64 * SECTOR_BYTES;
+        let pieces = state.slots.pieces(bytes(sectors.start + first)..bytes(sectors.start + end));
+        let ranges = self.ranges(&state.slots, &pieces);
+        Ok(Some(LookUp { crcs, data: bytes(first) as usize..bytes(end) as usize, ranges }))
+    }
+
+    fn read_found(
         &self,
         offset: u64,
         buf: &mut [u8],
-        crcs: &[u32],
+        found: &LookUp,
         mode: ReadMode,
     ) -> Result<ReadOutcome, FragmentError> {
-        // Holes at both ends need no read, and may lie behind the end of the file.
-        let Some(first) = crcs.iter().position(|&crc| crc != 0) else {
-            buf.fill(0);
-            return Ok(ReadOutcome::Read);
-        };
-        let end = crcs.iter().rposition(|&crc| crc != 0).map_or(first, |last| last + 1);
-        let bytes = first * SECTOR_BYTES as usize..end * SECTOR_BYTES as usize;
-        buf[..bytes.start].fill(0);
-        buf[bytes.end..].fill(0);
-        let at = offset + bytes.start as u64;
-        if self.read_raw(at, &mut buf[bytes.clone()], mode)? == ReadOutcome::WouldBlock {
+        let data = found.data.clone();
+        buf[..data.start].fill(0);
+        buf[data.end..].fill(0);
+        if self.read_ranges(&found.ranges, &mut buf[data.clone()], mode)? == ReadOutcome::WouldBlock {
             return Ok(ReadOutcome::WouldBlock);
         }
-        verify(self.key, at, &mut buf[bytes], &crcs[first..end])?;
+        let sectors = data.start / SECTOR_BYTES as usize..data.end / SECTOR_BYTES as usize;
+        verify(self.key, offset + data.start as u64, &mut buf[data], &found.crcs[sectors])?;
+        Ok(ReadOutcome::Read)
+    }
+
+    fn read_ranges(&self, ranges: &Ranges, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
+        for (at, within) in ranges {
+            let into = &mut buf[within.clone()];
+            match mode {
+                ReadMode::NoWait if !self.file.read_now(into, *at).map_err(|error| self.io(error))? => {
+                    return Ok(ReadOutcome::WouldBlock);
+                }
+                ReadMode::NoWait => {}
+                ReadMode::Blocking => {
+                    medium::read_zero_filled(&*self.file, *at, into).map_err(|error| self.io(error))?;
+                }
+            }
+        }
         Ok(ReadOutcome::Read)
     }
 
@@ -256,16 +348,42 @@ impl FragmentFile {
     /// # Errors
     /// `Io`, `BadRange`.
     pub fn read_raw(&self, offset: u64, buf: &mut [u8], mode: ReadMode) -> Result<ReadOutcome, FragmentError> {
-        sectors_of(self.key, self.profile, offset, buf.len() as u64)?;
-        let at = self.data_start + offset;
-        match mode {
-            ReadMode::NoWait if !self.file.read_now(buf, at).map_err(|error| self.io(error))? => {
-                return Ok(ReadOutcome::WouldBlock);
-            }
-            ReadMode::NoWait => {}
-            ReadMode::Blocking => medium::read_zero_filled(&*self.file, at, buf).map_err(|error| self.io(error))?,
+        let length = buf.len() as u64;
+        sectors_of(self.key, self.profile, offset, length)?;
+        self.read_pieces(|slots| slots.pieces(offset..offset + length), buf, mode)
+    }
+
+    /// As [`FragmentFile::read_raw`], of what a placed record's places hold from byte `skip` of them on.
+    ///
+    /// # Errors
+    /// `Io`; `BadRange` if these are no places of the fragment, or are shorter.
+    pub fn read_places(
+        &self,
+        placement: Placement<'_>,
+        skip: u64,
+        buf: &mut [u8],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
+        let length = buf.len() as u64;
+        self.read_pieces(|slots| slots.pieces_in(placement, skip, length), buf, mode)
+    }
+
+    fn read_pieces(
+        &self,
+        pieces: impl FnOnce(&mut Slots) -> Pieces,
+        buf: &mut [u8],
+        mode: ReadMode,
+    ) -> Result<ReadOutcome, FragmentError> {
+        let ranges = {
+            let locked = if mode == ReadMode::Blocking { Some(self.state.lock()) } else { self.state.try_lock() };
+            let Some(mut state) = locked else { return Ok(ReadOutcome::WouldBlock) };
+            let pieces = pieces(&mut state.slots);
+            self.ranges(&state.slots, &pieces)
+        };
+        if ranges.last().map_or(0, |(_, within)| within.end) != buf.len() {
+            return Err(FragmentError::BadRange { key: self.key, offset: 0, length: buf.len() as u64 });
         }
-        Ok(ReadOutcome::Read)
+        self.read_ranges(&ranges, buf, mode)
     }
 
     /// Writes bytes with the checksum of each sector ([`super::sector_crc`], trusted, not computed again).
@@ -273,26 +391,73 @@ impl FragmentFile {
     /// # Errors
     /// `Full` and `Io`: sectors written before the failure are new and readable, the others old; the mark is not set.
     pub fn write(&self, offset: u64, bytes: &[u8], crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
+        self.write_at(u64::MAX, offset, bytes, crcs, mark)
+    }
+
+    /// [`FragmentFile::write`] of a record at position `lsn` of the journal: slots that the file shows as a later record left them stay
+    /// ([`FragmentFile::keep_found`]).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn write_at(
+        &self,
+        lsn: u64,
+        offset: u64,
+        bytes: &[u8],
+        crcs: &[u32],
+        mark: Mark,
+    ) -> Result<(), FragmentError> {
         let sectors = self.checked(offset, bytes.len() as u64, crcs)?;
         let mut state = self.state.lock();
-        self.load(&mut state, sectors.clone())?;
+        self.load(&mut state, sectors)?;
         self.changed(bytes.len());
-        let written = medium::write_counted(&*self.file, self.data_start + offset, bytes);
-        let whole = match &written {
-            Ok(()) => crcs.len(),
-            Err((done, _)) => done / SECTOR_BYTES as usize,
-        };
-        state.table.set(sectors.start, &crcs[..whole]);
-        written.map_err(|(_, error)| self.io(error))?;
+        for part in state.slots.behind(offset..offset + bytes.len() as u64, lsn) {
+            let bytes = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
+            let crcs = &crcs[((part.start - offset) / SECTOR_BYTES) as usize..];
+            self.write_part(&mut state, part.start, bytes, crcs)?;
+        }
         state.apply(mark);
         Ok(())
     }
 
-    /// Writes bytes into sectors never written; they read as zeros until [`FragmentFile::publish`].
+    fn write_part(
+        &self,
+        state: &mut State,
+        offset: u64,
+        bytes: &[u8],
+        crcs: &[u32],
+    ) -> Result<(), FragmentError> {
+        let pieces = state.slots.pieces(offset..offset + bytes.len() as u64);
+        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, usize::MAX);
+        let done = written.as_ref().err().map_or(bytes.len(), |(done, _)| *done);
+        let whole = done / SECTOR_BYTES as usize;
+        state.table.set((offset / SECTOR_BYTES) as usize, &crcs[..whole]);
+        written.map_err(|(_, error)| self.io(error))
+    }
+
+    /// Writes with calls of so many bytes at most; on an error also says how many bytes were written.
+    fn write_ranges(&self, ranges: &Ranges, bytes: &[u8], call_bytes: usize) -> Result<(), (usize, io::Error)> {
+        for (at, within) in ranges {
+            let mut done = within.start;
+            for part in bytes[within.clone()].chunks(call_bytes) {
+                let at = at + (done - within.start) as u64;
+                medium::write_counted(&*self.file, at, part).map_err(|(some, error)| (done + some, error))?;
+                done += part.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes into sectors never written; they read as zeros until [`FragmentFile::publish`]. Where these are whole slots, gives
+    /// the bytes of one and their places, which count as taken until [`FragmentFile::let_go`]; they then are for [`FragmentFile::point`].
     ///
     /// # Errors
     /// `Written` if a sector was written before; `Full` and `Io`: nothing visible has changed.
-    pub fn write_data_only(&self, offset: u64, bytes: &[u8]) -> Result<(), FragmentError> {
+    pub fn write_data_only(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Option<(u32, Box<[u16]>)>, FragmentError> {
         let length = bytes.len() as u64;
         let sectors = sectors_of(self.key, self.profile, offset, length)?;
         let mut state = self.state.lock();
@@ -301,10 +466,94 @@ impl FragmentFile {
             return Err(FragmentError::Written { key: self.key, offset, length });
         }
         self.changed(bytes.len());
-        let mut at = self.data_start + offset;
-        for part in bytes.chunks(FIRST_WRITE_BYTES) {
-            medium::write_counted(&*self.file, at, part).map_err(|(_, error)| self.io(error))?;
-            at += part.len() as u64;
+        let pieces = state.slots.pieces(offset..offset + length);
+        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES);
+        written.map_err(|(_, error)| self.io(error))?;
+        let slots = if self.slot_bytes > 0 { state.slots.whole(offset, length) } else { None };
+        Ok(slots.map(|slots| {
+            let places = state.slots.places_of(slots);
+            state.slots.keep(&places);
+            (state.slots.slot_bytes() as u32, places)
+        }))
+    }
+
+    /// Writes the bytes of whole slots into free places, and gives the bytes of a slot and these; readers see the old bytes until [`FragmentFile::point`], and
+    /// the places count as taken until [`FragmentFile::let_go`]. `None`, with nothing done, if these are no whole slots or
+    /// there are not enough places.
+    ///
+    /// # Errors
+    /// `Full` and `Io`: nothing visible has changed.
+    pub fn place(&self, offset: u64, bytes: &[u8]) -> Result<Option<(u32, Box<[u16]>)>, FragmentError> {
+        let length = bytes.len() as u64;
+        sectors_of(self.key, self.profile, offset, length)?;
+        let mut state = self.state.lock();
+        let slots = if self.slot_bytes > 0 { state.slots.whole(offset, length) } else { None };
+        let Some(places) = slots.and_then(|slots| state.slots.take(slots.len())) else { return Ok(None) };
+        self.changed(bytes.len());
+        let slot_bytes = state.slots.slot_bytes() as u32;
+        let pieces = state.slots.pieces_in(Placement { slot_bytes, places: &places }, 0, length);
+        if let Err((_, error)) = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES) {
+            state.slots.let_go(&places);
+            return Err(self.io(error));
+        }
+        Ok(Some((slot_bytes, places)))
+    }
+
+    /// A record at position `lsn` that was read from the journal names these places for whole slots: they count as taken, as by
+    /// [`FragmentFile::place`], and slots that lie there already are kept from older records' changes. `false`, with nothing done, if they cannot be places of this fragment.
+    ///
+    /// # Errors
+    /// `BadRange`.
+    pub fn keep_found(&self, lsn: u64, offset: u64, placement: Placement<'_>) -> Result<bool, FragmentError> {
+        sectors_of(self.key, self.profile, offset, placement.bytes())?;
+        let mut state = self.state.lock();
+        let Some(slots) = state.slots.named(offset, placement) else { return Ok(false) };
+        state.slots.keep_found(slots, placement.places, lsn);
+        Ok(true)
+    }
+
+    /// The record that named these places is out of the journal, or did not get into it.
+    pub fn let_go(&self, places: &[u16]) {
+        self.state.lock().slots.let_go(places);
+    }
+
+    /// Makes what lies in these places the bytes of whole slots, with the checksum of each sector.
+    ///
+    /// # Errors
+    /// `Io` and `BadRange`; nothing has changed.
+    pub fn point(
+        &self,
+        offset: u64,
+        placement: Placement<'_>,
+        crcs: &[u32],
+        mark: Mark,
+    ) -> Result<(), FragmentError> {
+        let length = crcs.len() as u64 * SECTOR_BYTES;
+        let sectors = self.checked(offset, length, crcs)?;
+        let mut state = self.state.lock();
+        let Some(slots) = state.slots.named(offset, placement).filter(|_| placement.bytes() == length) else {
+            return Err(FragmentError::BadRange { key: self.key, offset, length });
+        };
+        self.load(&mut state, sectors.clone())?;
+        self.changed(0);
+        state.slots.point(slots, placement.places);
+        state.table.set(sectors.start, crcs);
+        state.apply(mark);
+        Ok(())
+    }
+
+    /// Gives the space of places that nobody counts on back to the file system. What was done before must be synced.
+    ///
+    /// # Errors
+    /// `Io`; nothing visible has changed.
+    pub fn give_back(&self) -> Result<(), FragmentError> {
+        let mut state = self.state.lock();
+        if state.is_deleted {
+            return Ok(());
+        }
+        let free = state.slots.free();
+        for (at, within) in self.ranges(&state.slots, &free) {
+            self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
         }
         Ok(())
     }
@@ -350,12 +599,19 @@ impl FragmentFile {
         let mut state = self.state.lock();
         self.load(&mut state, sectors.clone())?;
         self.changed(0);
-        if length > 0 {
-            // Without support the table alone makes the hole; the space stays taken.
-            self.file.extent(Extent::Punch, self.data_start + offset, length).map_err(|error| self.io(error))?;
-        }
+        self.punch_range(&state, offset..offset + length)?;
         state.table.clear(sectors);
         state.apply(mark);
+        Ok(())
+    }
+
+    /// Without support the table alone makes the hole; the space stays taken.
+    fn punch_range(&self, state: &State, range: Range<u64>) -> Result<(), FragmentError> {
+        for (at, within) in self.ranges(&state.slots, &state.slots.pieces(range)) {
+            if !within.is_empty() {
+                self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
+            }
+        }
         Ok(())
     }
 
@@ -373,11 +629,14 @@ impl FragmentFile {
         self.changed(0);
         // With no data left the table's space is given back too.
         let end = if offset == 0 { HEADER_BYTES } else { self.data_start + offset };
-        let length = self.file.stat().map_err(|error| self.io(error))?.length;
-        if length > end {
+        if offset > 0 && state.slots.layout().is_some() {
+            // Behind the end lies what others count on.
+            self.punch_range(&state, offset..self.profile.fragment_bytes())?;
+        } else if self.file.stat().map_err(|error| self.io(error))?.length > end {
             self.file.set_len(end).map_err(|error| self.io(error))?;
         }
         if offset == 0 {
+            state.slots.reset();
             state.table.clear_all();
         } else {
             state.table.clear(sectors);
@@ -465,7 +724,13 @@ impl FragmentFile {
     /// Asks the system to forget what it holds of the range in memory, where the disk has it too: what is read next comes
     /// from the disk.
     pub fn uncache(&self, offset: u64, length: u64) {
-        self.file.uncache(self.data_start + offset, length);
+        let ranges = {
+            let state = self.state.lock();
+            self.ranges(&state.slots, &state.slots.pieces(offset..offset + length))
+        };
+        for (at, within) in ranges {
+            self.file.uncache(at, within.len() as u64);
+        }
     }
 
     /// Writes checksums and header to the page cache, so that what was done survives the death of the process. Needed
@@ -554,6 +819,15 @@ impl FragmentFile {
 
     fn write_back(&self, state: &mut State) -> Result<(), FragmentError> {
         state.table.write_back(&*self.file).map_err(|error| self.io(error))?;
+        if state.slots.take_dirty() {
+            let map = state.slots.encode();
+            if let Err((_, error)) = medium::write_counted(&*self.file, self.map_start(), &map) {
+                state.slots.set_dirty();
+                return Err(self.io(error));
+            }
+            state.is_header_dirty = true;
+        }
+        state.header.places = state.slots.layout();
         if state.is_header_dirty {
             let bytes = state.header.encode(self.key, self.cluster);
             medium::write_counted(&*self.file, 0, &bytes).map_err(|(_, error)| self.io(error))?;

@@ -20,11 +20,14 @@
 //! | 80 | 8 | its epoch |
 //! | 88 | 8 | logical end, user bytes of the object |
 //! | 96 | 8 | PG |
-//! | 104 | 20 | zero |
+//! | 104 | 4 | bytes of a slot; 0: every slot lies in its own place |
+//! | 108 | 4 | places for slots |
+//! | 112 | 12 | zero |
 //! | 124 | 4 | CRC32C of bytes 0..124 |
 
 use super::{FragmentError, FragmentKey, FragmentVersion};
-use crate::superblock::FORMAT_VERSION;
+use super::slots::is_slot_size;
+use crate::superblock::{FORMAT_VERSION, FORMATS};
 use protocol::ids::{ClusterId, Epoch, Profile, Seq, SessionId};
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -54,7 +57,9 @@ struct Raw {
     epoch: U64,
     logical_end: U64,
     pg: U64,
-    reserved: [u8; 20],
+    slot_bytes: U32,
+    places: U32,
+    reserved: [u8; 12],
     crc: U32,
 }
 
@@ -66,11 +71,14 @@ pub(super) struct Header {
     pub(super) profile: Profile,
     pub(super) version: FragmentVersion,
     pub(super) logical_end: u64,
+    /// Bytes of a slot and number of places, if there are more places than slots.
+    pub(super) places: Option<(u32, u16)>,
 }
 
 impl Header {
     /// The bytes on disk.
     pub(super) fn encode(&self, key: FragmentKey, cluster: ClusterId) -> [u8; HEADER_BYTES as usize] {
+        let (slot_bytes, places) = self.places.unwrap_or_default();
         let mut raw = Raw {
             magic: MAGIC,
             format: FORMAT_VERSION.into(),
@@ -88,7 +96,9 @@ impl Header {
             epoch: self.version.epoch.get().into(),
             logical_end: self.logical_end.into(),
             pg: key.pg.to_u64().into(),
-            reserved: [0; 20],
+            slot_bytes: slot_bytes.into(),
+            places: u32::from(places).into(),
+            reserved: [0; 12],
             crc: 0.into(),
         };
         raw.crc = crc32c::crc32c(&raw.as_bytes()[..CRC_AT]).into();
@@ -105,7 +115,7 @@ impl Header {
         if raw.magic != MAGIC {
             return Err(bad("has no magic"));
         }
-        if raw.format.get() != FORMAT_VERSION {
+        if !FORMATS.contains(&raw.format.get()) {
             return Err(bad("has another format version"));
         }
         if raw.crc.get() != crc32c::crc32c(&bytes[..CRC_AT]) {
@@ -124,11 +134,20 @@ impl Header {
         }
         let profile = Profile::new(raw.k, raw.m, raw.chunk.get(), raw.object_bytes.get())
             .map_err(|_| bad("has an impossible profile"))?;
+        let places = match (raw.slot_bytes.get(), raw.places.get()) {
+            (0, 0) => None,
+            (slot_bytes, places) if is_slot_size(slot_bytes) => {
+                let slots = profile.fragment_bytes() / u64::from(slot_bytes);
+                let places = u16::try_from(places).ok().filter(|&places| u64::from(places) > slots && slots > 0);
+                Some((slot_bytes, places.ok_or(bad("has impossible places"))?))
+            }
+            _ => return Err(bad("has impossible slots")),
+        };
         let version = FragmentVersion {
             session: SessionId::new(raw.session.get()),
             seq: Seq::new(raw.seq.get()),
             epoch: Epoch::new(raw.epoch.get()),
         };
-        Ok(Self { profile, version, logical_end: raw.logical_end.get() })
+        Ok(Self { profile, version, logical_end: raw.logical_end.get(), places })
     }
 }

@@ -11,6 +11,8 @@
 //! | 0 | 128 | header, see the module `header` |
 //! | 128 | 4 x sectors | CRC table: for each sector of data its CRC32C, 0 = never written |
 //! | next multiple of 4096 | `Profile::fragment_bytes` | data |
+//! | next multiple of 4096 | 2 x slots | where each slot lies, see the module `slots`; only if the header says so |
+//! | next multiple of 4096 | | more places for slots |
 //!
 //! * A sector whose table entry is 0 is a hole and reads as zeros, whatever bytes the file has there. A CRC that computes
 //!   to 0 is stored as 1 ([`sector_crc`]).
@@ -23,6 +25,9 @@
 //! * **Direct writes.** [`FragmentFile::write_data_only`] puts bytes where nothing was written yet. They stay invisible
 //!   (the entries are 0) until [`FragmentFile::publish`]. Use it only where no unapplied record of any kind touches the
 //!   range: a punch applied later would take the bytes away.
+//! * **Placed writes.** [`FragmentFile::place`] puts the bytes of whole slots into places of the file where none lies, over which of the old
+//!   ones whatever lies; [`FragmentFile::point`] makes them the slots' bytes. The map that says where slots lie is written with the table
+//!   and as late; records repeat what it lacks after a crash. A map that is wrong shows by the checksums of what is read.
 //! * A deleted fragment's file is kept, empty, as `spare/<core>/<number>` for the next fragment: see the module `spare`.
 //! * A full disk is [`FragmentError::Full`]; what was readable before stays readable, each sector old or new.
 //! * After a failed `fdatasync` the file refuses every further sync ([`FragmentError::SyncFailed`]): the kernel may have
@@ -32,6 +37,7 @@ mod changes;
 mod crc;
 mod file;
 mod header;
+mod slots;
 mod spare;
 mod store;
 mod table;
@@ -39,6 +45,7 @@ mod table;
 pub(crate) use crc::stored;
 pub use crc::{JoinedCrc, sector_crc, sector_crcs};
 pub use file::{FragmentFile, sync_all};
+pub use slots::{Placement, is_slot_size};
 pub use store::{FragmentConfig, FragmentStore};
 
 use crate::disk;

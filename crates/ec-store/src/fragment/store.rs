@@ -4,6 +4,7 @@
 //! never opens a second [`FragmentFile`] for a fragment while somebody holds the first.
 
 use super::file::{Common, FragmentFile};
+use super::slots::is_slot_size;
 use super::spare::Spares;
 use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
 use crate::disk::Space;
@@ -28,11 +29,20 @@ pub struct FragmentConfig {
     /// Files of deleted fragments that one core keeps for new ones; each takes an inode and no data. 16,384 let a source
     /// tree be removed and unpacked again.
     pub fragment_spare_files_max: usize,
+    /// Writes of whole slots of so many bytes of a fragment go to free places of the fragment's file at once, and only their place and
+    /// checksums to the journal. A power of two from 512 to 1 MiB; 0: they go through the journal as all others. 32 KiB are 64 KiB of a
+    /// file with k = 2. A file keeps the size that it was begun with.
+    pub fragment_slot_bytes: u32,
 }
 
 impl Default for FragmentConfig {
     fn default() -> Self {
-        Self { fragment_open_files_max: 1024, fragment_table_bytes_max: 64 << 20, fragment_spare_files_max: 16_384 }
+        Self {
+            fragment_open_files_max: 1024,
+            fragment_table_bytes_max: 64 << 20,
+            fragment_spare_files_max: 16_384,
+            fragment_slot_bytes: 32 << 10,
+        }
     }
 }
 
@@ -94,7 +104,9 @@ impl FragmentStore {
             config.fragment_open_files_max = limit as usize;
         }
         config.fragment_open_files_max = config.fragment_open_files_max.max(1);
-        let common = Common { cluster, memory: Arc::default(), locks: locks.clone() };
+        let slot_bytes = config.fragment_slot_bytes;
+        assert!(slot_bytes == 0 || is_slot_size(slot_bytes), "slots of {slot_bytes} bytes: a power of two, 512 to 1 MiB");
+        let common = Common { cluster, memory: Arc::default(), slot_bytes, locks: locks.clone() };
         Ok(Self {
             root,
             common,
@@ -335,6 +347,11 @@ impl FragmentStore {
     /// [`FragmentError::Store`].
     pub fn space(&self) -> Result<Space, FragmentError> {
         self.root.medium().space(self.root.path()).map_err(|error| store_error(self.root.path(), error))
+    }
+
+    /// Are more files open than there are to be?
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.files.len() > self.config.fragment_open_files_max
     }
 
     /// Open files.

@@ -26,7 +26,7 @@ fn key(index: u32) -> FragmentKey {
 }
 
 fn common() -> file::Common {
-    file::Common { cluster: CLUSTER, memory: Arc::default(), locks: LockTable::default() }
+    file::Common { cluster: CLUSTER, memory: Arc::default(), slot_bytes: 1024, locks: LockTable::default() }
 }
 
 fn open(dir: &Path) -> FragmentStore {

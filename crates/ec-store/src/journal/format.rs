@@ -34,7 +34,7 @@
 //! | 52 | 4 | CRC32C of bytes 0..52 |
 
 use super::{JournalError, Lsn};
-use crate::superblock::FORMAT_VERSION;
+use crate::superblock::{FORMAT_VERSION, FORMATS};
 use std::path::{Path, PathBuf};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -154,7 +154,7 @@ impl SegmentHeader {
         if raw.magic != SEGMENT_MAGIC || raw.crc.get() != crc {
             return Ok(None);
         }
-        if raw.format.get() != FORMAT_VERSION {
+        if !FORMATS.contains(&raw.format.get()) {
             let (path, found) = (path.to_path_buf(), raw.format.get());
             return Err(JournalError::OtherFormat { path, found, supported: FORMAT_VERSION });
         }

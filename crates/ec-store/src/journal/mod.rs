@@ -311,6 +311,11 @@ impl Journal {
         self.beyond_max = bytes;
     }
 
+    /// Entries that it may hold, in bytes, beside what [`Journal::allow_beyond`] allows.
+    pub fn bytes_max(&self) -> u64 {
+        self.config.journal_bytes_max
+    }
+
     /// Does it hold `journal_bytes_max` or more?
     pub fn is_at_limit(&self) -> bool {
         self.bytes() >= self.config.journal_bytes_max

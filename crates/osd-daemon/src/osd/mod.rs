@@ -103,6 +103,8 @@ pub struct OsdConfig {
     pub journal_sync_interval: Duration,
     /// Bytes of a core's journal, and of unapplied records in memory, at most; beyond it writers wait. Default 512 MiB.
     pub journal_bytes_max: u64,
+    /// Bytes of a slot of a fragment, see [`ec_store::fragment::FragmentConfig::fragment_slot_bytes`]. Default 32 KiB.
+    pub fragment_slot_bytes: u32,
     /// Shares of the disk at which it counts as nearly full (default 0.85), too full for backfill (0.90), and full (0.95).
     pub ratios: FullRatios,
     /// Where journals and fragments are. Default: on disk, in `dir`.
@@ -154,6 +156,7 @@ impl OsdConfig {
             ms_idle_timeout: None,
             journal_sync_interval: Duration::from_millis(200),
             journal_bytes_max: 512 << 20,
+            fragment_slot_bytes: 32 << 10,
             ratios: FullRatios::default(),
             store: StoreConfig::File,
             path_cut: PathCut::None,

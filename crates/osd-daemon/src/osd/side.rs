@@ -12,6 +12,7 @@ use bytes::Bytes;
 use cluster::ClusterMap;
 use ec_store::core::recovery::{Members, Return};
 use ec_store::core::{Core, CoreConfig, CoreError};
+use ec_store::fragment::FragmentConfig;
 use ec_store::journal::JournalConfig;
 use ec_store::pg::ShardView;
 use ec_store::superblock::DataDir;
@@ -81,6 +82,7 @@ pub(super) fn open(
     let journal = JournalConfig { journal_bytes_max: config.journal_bytes_max, ..JournalConfig::default() };
     let core_config = CoreConfig {
         journal,
+        fragment: FragmentConfig { fragment_slot_bytes: config.fragment_slot_bytes, ..FragmentConfig::default() },
         disk: Arc::clone(&shared.disk),
         journal_sync_interval: config.journal_sync_interval,
         ratios: config.ratios,

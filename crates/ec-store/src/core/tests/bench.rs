@@ -348,5 +348,6 @@ pub fn config() -> CoreConfig {
     config.journal.journal_segment_bytes = 1 << 20;
     config.journal.journal_bytes_max = 16 << 20;
     config.journal_sync_interval = Duration::from_millis(5);
+    config.fragment.fragment_slot_bytes = 1024;
     config
 }

@@ -149,7 +149,7 @@ impl PgShard {
         let mut bytes = 0;
         let counted = |lsn: &Lsn| match &self.log.entries[lsn].record.payload {
             Payload::Journalled(data) => Self::APPLY_BYTES_MIN.max(data.len() as u64),
-            Payload::Direct(_) | Payload::Nothing => Self::APPLY_BYTES_MIN,
+            Payload::Direct(_) | Payload::Placed(_) | Payload::Nothing => Self::APPLY_BYTES_MIN,
         };
         let fits = |lsn: &Lsn| {
             let fits = bytes < bytes_max;
@@ -161,7 +161,7 @@ impl PgShard {
             true => pending.take_while(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
             false => pending.rev().filter(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
         };
-        let changes: Vec<Change<'_>> = ready.iter().map(|lsn| self.log.entries[lsn].record.change()).collect();
+        let changes: Vec<Change<'_>> = ready.iter().map(|lsn| self.log.entries[lsn].record.change(*lsn)).collect();
         if changes.is_empty() {
             return Ok(0);
         }

@@ -209,7 +209,7 @@ impl Log {
                 session.seqs.remove(&record.seq);
             }
             if let Some(log) = self.objects.get_mut(&record.object) {
-                log.trimmed(lsn);
+                log.trimmed(lsn, &record);
             }
             touched.insert(record.object);
         }
@@ -290,6 +290,12 @@ impl Replay {
     /// The last whole checkpoint stands here: what came before changed records only.
     pub fn checkpoint(&mut self, state: PgState) {
         self.log.restore(state);
+    }
+
+    /// Records that name places, in order, with the object's rebuilding begun or not.
+    pub fn placed(&self) -> impl Iterator<Item = (Lsn, &Record)> {
+        let is_placed = |record: &Record| matches!(record.payload, Payload::Placed(_));
+        self.log.entries.iter().filter(move |(_, e)| is_placed(&e.record)).map(|(lsn, e)| (*lsn, &e.record))
     }
 
     /// Direct records whose bytes must be checked, in order. Rule: DirectCrc. Objects whose rebuilding was begun are

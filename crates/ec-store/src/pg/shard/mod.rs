@@ -22,7 +22,7 @@ pub use keep::TrimStep;
 pub use log::{PgState, Replay};
 pub use member::{SnapPlan, SnapQuestion, Snapshot};
 pub use returning::RebuiltPiece;
-pub use store::{Change, Delta, Item, Lsn, Payload, Record, ShardStore, StoreError, Summed};
+pub use store::{Change, Delta, Item, Lsn, Payload, Placed, Record, ShardStore, StoreError, Summed};
 
 use super::view::{SessionStanding, ShardView};
 use bytes::Bytes;
@@ -58,6 +58,13 @@ pub enum Source {
     Bytes(Bytes),
     /// In the fragment file, unpublished: read them raw, and check them against the CRC32C of each sector.
     Direct(Box<[u32]>),
+    /// In places of the fragment file, from the byte `skip` of them on.
+    Placed {
+        /// The places, and the CRC32C of each sector that is read.
+        placed: Placed,
+        /// In bytes.
+        skip: u64,
+    },
     /// Zeros.
     Hole,
 }
@@ -350,12 +357,16 @@ impl PgShard {
         if let Payload::Journalled(data) = &record.payload
             && self.may_go_direct(store, &record)
         {
-            let crcs = store.write_direct(self.pg(), record.object, record.offset, data)?;
-            record.payload = Payload::Direct(crcs);
+            record.payload = store.write_direct(self.pg(), record.object, record.offset, data)?;
             // Rule: DirectHole - nothing but the record makes these bytes visible, until it is applied.
             if !self.has(Rule::DirectHole) {
-                store.apply(self.pg(), &self.view.pg.profile, record.object, &[record.change()])?;
+                store.apply(self.pg(), &self.view.pg.profile, record.object, &[record.change(Lsn::default())])?;
             }
+        } else if let Payload::Journalled(data) = &record.payload
+            && self.may_be_placed(&record)
+            && let Some(placed) = store.place(self.pg(), record.object, record.offset, data)?
+        {
+            record.payload = Payload::Placed(placed);
         }
         let lsn = store.append(self.pg(), Item::Record(&record))?;
         self.unsynced.insert(record.session);
@@ -376,6 +387,16 @@ impl PgShard {
         let covered = || self.log.objects.get(&record.object).is_some_and(|log| log.is_covered(&span));
         let seen = || self.has(Rule::DirectOnce) && covered();
         !barred && !seen() && store.is_unwritten(self.pg(), record.object, span)
+    }
+
+    /// May the bytes go to places of their own, over what was written before?
+    fn may_be_placed(&self, record: &Record) -> bool {
+        // Rule: DirectJoin - a rebuild writes over what lies where the slots are.
+        let joins = self.view.is_joining() && self.has(Rule::DirectJoin);
+        // Rule: PlaceOver - a removal done again would take them, too, and direct bytes would not be found any more.
+        let span = record.span();
+        let bound = || self.log.objects.get(&record.object).is_some_and(|log| log.is_bound(&span));
+        !span.is_empty() && !joins && !(self.has(Rule::PlaceOver) && bound())
     }
 
     /// A session tells its stable mark, and may ask to sync.
@@ -451,6 +472,13 @@ impl PgShard {
                 // Rule: DirectHole - such bytes are seen through their record only.
                 let sector = Profile::SECTOR_BYTES as usize;
                 Source::Direct(crcs[from / sector..(from + to) / sector].into())
+            }
+            Payload::Placed(placed) => {
+                let (sector, slot_bytes) = (Profile::SECTOR_BYTES as usize, placed.slot_bytes);
+                let slot = slot_bytes as usize;
+                let places = placed.places[from / slot..(from + to).div_ceil(slot)].into();
+                let crcs = placed.crcs[from / sector..(from + to) / sector].into();
+                Source::Placed { placed: Placed { slot_bytes, places, crcs }, skip: (from % slot) as u64 }
             }
             Payload::Nothing => Source::Hole,
         };

@@ -3,7 +3,7 @@
 //! Contract: pure bookkeeping over record positions. The newest record wins, byte by byte; a truncate, punch or delete
 //! hides what is older.
 
-use super::store::{Lsn, Record};
+use super::store::{Lsn, Payload, Record};
 use protocol::shard::Op;
 use protocol::{Seq, SessionId};
 use smallvec::SmallVec;
@@ -51,8 +51,12 @@ pub(super) struct ObjectLog {
     extents: BTreeMap<u64, (u64, Lsn)>,
     /// By start: end; at least everything that untrimmed records span.
     covered: BTreeMap<u64, u64>,
-    /// Spans of direct records in the journal.
-    pub directs: SmallVec<[(Range<u64>, Lsn); 2]>,
+    /// Spans of direct records in the journal, without those that name places.
+    directs: SmallVec<[(Range<u64>, Lsn); 2]>,
+    /// Spans of records in the journal that take bytes away.
+    removals: SmallVec<[(Range<u64>, Lsn); 1]>,
+    /// By start: the end of a slot that records in the journal place, and those records, the oldest first.
+    placed: BTreeMap<u64, (u64, SmallVec<[Lsn; 2]>)>,
     outcome: Outcome,
     /// The last record applied, by session; older ones than a session's base may be missing.
     pub last_applied: SmallVec<[(SessionId, Seq); 1]>,
@@ -65,13 +69,25 @@ pub(super) struct ObjectLog {
 impl ObjectLog {
     /// A record was taken.
     pub fn push(&mut self, lsn: Lsn, record: &Record) {
-        self.untrimmed += 1;
-        let span = record.span();
-        self.cover(span.clone());
-        if record.is_direct() {
-            self.directs.push((span, lsn));
-        }
+        self.note(lsn, record);
         self.show(lsn, record);
+    }
+
+    /// A record is in the journal.
+    fn note(&mut self, lsn: Lsn, record: &Record) {
+        self.untrimmed += 1;
+        match (&record.payload, record.op) {
+            (Payload::Placed(_), _) => {
+                for slot in record.slots() {
+                    self.placed.entry(slot.start).or_insert_with(|| (slot.end, SmallVec::new())).1.push(lsn);
+                }
+                return;
+            }
+            (Payload::Direct(_), _) => self.directs.push((record.span(), lsn)),
+            (_, Op::Punch | Op::Truncate | Op::Delete) => self.removals.push((record.span(), lsn)),
+            _ => {}
+        }
+        self.cover(record.span());
     }
 
     fn show(&mut self, lsn: Lsn, record: &Record) {
@@ -126,11 +142,7 @@ impl ObjectLog {
         (self.last_applied, self.pins, self.queued) = (kept.last_applied, kept.pins, kept.queued);
         for (lsn, record, applied) in left {
             if applied {
-                self.untrimmed += 1;
-                self.cover(record.span());
-                if record.is_direct() {
-                    self.directs.push((record.span(), lsn));
-                }
+                self.note(lsn, record);
             } else {
                 self.push(lsn, record);
             }
@@ -138,9 +150,18 @@ impl ObjectLog {
     }
 
     /// A record left the journal.
-    pub fn trimmed(&mut self, lsn: Lsn) {
+    pub fn trimmed(&mut self, lsn: Lsn, record: &Record) {
         self.untrimmed -= 1;
         self.directs.retain(|(_, direct)| *direct != lsn);
+        self.removals.retain(|(_, removal)| *removal != lsn);
+        for slot in record.slots() {
+            if let Some((_, records)) = self.placed.get_mut(&slot.start) {
+                records.retain(|at| *at != lsn);
+                if records.is_empty() {
+                    self.placed.remove(&slot.start);
+                }
+            }
+        }
         if self.untrimmed == 0 {
             self.covered.clear();
         }
@@ -168,12 +189,29 @@ impl ObjectLog {
 
     /// Does any untrimmed record span a part of the range?
     pub fn is_covered(&self, range: &Range<u64>) -> bool {
-        self.covered.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        let covered = self.covered.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start);
+        covered || self.placed_in(range).next().is_some()
+    }
+
+    /// Records that place slots in a part of the range.
+    fn placed_in(&self, range: &Range<u64>) -> impl Iterator<Item = Lsn> {
+        // Slots do not overlap: the one before the range may reach into it.
+        let before = self.placed.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
+        let within = self.placed.range(range.start..range.end.max(range.start));
+        before.into_iter().chain(within).flat_map(|(_, (_, records))| records.iter().copied())
+    }
+
+    /// Does a record in the journal span a part of the range that a restart would look for there, or take away from there? What is placed
+    /// is looked for where it was placed, and what was written can be written again.
+    pub fn is_bound(&self, range: &Range<u64>) -> bool {
+        let spans = self.directs.iter().chain(&self.removals);
+        spans.into_iter().any(|(span, _)| span.start < range.end && range.start < span.end)
     }
 
     /// Does a direct record before `lsn` that is still in the journal span a part of the range?
     pub fn has_direct_before(&self, lsn: Lsn, range: &Range<u64>) -> bool {
-        self.directs.iter().any(|(span, at)| *at < lsn && span.start < range.end && range.start < span.end)
+        let direct = self.directs.iter().any(|(span, at)| *at < lsn && span.start < range.end && range.start < span.end);
+        direct || self.placed_in(range).any(|at| at < lsn)
     }
 
     /// The parts of the range that unapplied records determine, in order, with the record.
@@ -192,7 +230,6 @@ impl ObjectLog {
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::Payload;
     use super::*;
     use protocol::{ObjectId, ShardSet};
 

@@ -5,7 +5,7 @@
 //! to one epoch: [`PgShard::learn`] of a newer one starts anew, with what was reported off the lists.
 
 use super::member::EVERYTHING;
-use super::store::{Change, Delta, ShardStore, StoreError};
+use super::store::{Change, Delta, Lsn, ShardStore, StoreError};
 use super::{PgShard, log::Session};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, SessionMark};
@@ -361,6 +361,7 @@ impl PgShard {
         let logical_end = 0;
         let mut changes = vec![Change::Punch { offset: piece.offset, length: piece.length, logical_end }];
         changes.extend(piece.data.iter().map(|(offset, data)| Change::Write {
+            lsn: Lsn::NEVER,
             offset: *offset,
             data,
             crcs: None,

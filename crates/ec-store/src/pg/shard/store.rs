@@ -3,7 +3,7 @@
 //! Contract: [`ShardStore::append`] only buffers; the owner flushes before answers leave. Everything else reaches the
 //! page cache before it returns. Positions grow with every append.
 
-use crate::fragment::stored;
+use crate::fragment::{Placement, stored};
 use bytes::Bytes;
 use protocol::shard::{Op, Status};
 use protocol::{ObjectId, PgId, Profile, Seq, SessionId, ShardIndex, ShardSet};
@@ -14,6 +14,11 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Lsn(pub u64);
 
+impl Lsn {
+    /// Of what no record brings: later than all of them.
+    pub const NEVER: Lsn = Lsn(u64::MAX);
+}
+
 /// Where a record's bytes are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
@@ -21,8 +26,28 @@ pub enum Payload {
     Journalled(Summed),
     /// In the fragment file, not published yet; the journal holds the CRC32C of each sector.
     Direct(Box<[u32]>),
+    /// In places of the fragment file where no slot lies yet, see [`Placed`].
+    Placed(Placed),
     /// There are none, or they are applied and were let go.
     Nothing,
+}
+
+/// Bytes of whole slots that are in places of the fragment file, beside the old ones if there are such. The journal holds this.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// Bytes of a slot.
+    pub slot_bytes: u32,
+    /// The place of each slot.
+    pub places: Box<[u16]>,
+    /// CRC32C of each sector.
+    pub crcs: Box<[u32]>,
+}
+
+impl Placed {
+    /// Where they are.
+    pub fn placement(&self) -> Placement<'_> {
+        Placement { slot_bytes: self.slot_bytes, places: &self.places }
+    }
 }
 
 /// Bytes, with the checksums of their sectors if these are known already.
@@ -96,15 +121,28 @@ impl Record {
 
     /// Are its bytes in the fragment file only?
     pub fn is_direct(&self) -> bool {
-        matches!(self.payload, Payload::Direct(_))
+        matches!(self.payload, Payload::Direct(_) | Payload::Placed(_))
     }
 
-    /// The change of the fragment file that applies it.
-    pub fn change(&self) -> Change<'_> {
+    /// The slots that it puts elsewhere, each as a range in bytes of the fragment.
+    pub fn slots(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (count, bytes) = match &self.payload {
+            Payload::Placed(placed) => (placed.places.len() as u64, u64::from(placed.slot_bytes)),
+            _ => (0, 0),
+        };
+        let offset = self.offset;
+        (0..count).map(move |slot| offset + slot * bytes..offset + (slot + 1) * bytes)
+    }
+
+    /// The change of the fragment file that applies it; it is at this position of the journal.
+    pub fn change(&self, lsn: Lsn) -> Change<'_> {
         let (offset, logical_end) = (self.offset, self.logical_end);
         match (self.op, &self.payload) {
-            (Op::Write, Payload::Journalled(data)) => Change::Write { offset, data, crcs: data.crcs(), logical_end },
+            (Op::Write, Payload::Journalled(data)) => {
+                Change::Write { lsn, offset, data, crcs: data.crcs(), logical_end }
+            }
             (Op::Write, Payload::Direct(crcs)) => Change::Publish { offset, crcs, logical_end },
+            (Op::Write, Payload::Placed(placed)) => Change::Point { offset, placed, logical_end },
             (Op::Punch, _) => Change::Punch { offset, length: u64::from(self.length), logical_end },
             (Op::Truncate, _) => Change::Truncate { offset, logical_end },
             (Op::Delete, _) => Change::Delete,
@@ -118,6 +156,8 @@ impl Record {
 pub enum Change<'a> {
     /// The bytes at `offset` are replaced.
     Write {
+        /// The record's: what the file shows as a later one left it stays (Rule: PlaceAhead).
+        lsn: Lsn,
         /// In bytes.
         offset: u64,
         /// The bytes, whole sectors.
@@ -133,6 +173,15 @@ pub enum Change<'a> {
         offset: u64,
         /// CRC32C of each sector.
         crcs: &'a [u32],
+        /// In user bytes.
+        logical_end: u64,
+    },
+    /// What [`ShardStore::place`] or [`ShardStore::write_direct`] put into places becomes the bytes of slots.
+    Point {
+        /// In bytes.
+        offset: u64,
+        /// Where, and with what checksums.
+        placed: &'a Placed,
         /// In user bytes.
         logical_end: u64,
     },
@@ -231,7 +280,7 @@ pub trait ShardStore {
     /// Is the whole range of the fragment file hole, as far as can be told without waiting for the disk?
     fn is_unwritten(&mut self, pg: PgId, object: ObjectId, range: Range<u64>) -> bool;
 
-    /// Puts bytes into a hole of the fragment file, which stays one to readers. Gives the CRC32C of each sector.
+    /// Puts bytes into a hole of the fragment file, which stays one to readers. Gives what the record is to have for its payload.
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
@@ -241,7 +290,21 @@ pub trait ShardStore {
         object: ObjectId,
         offset: u64,
         data: &Summed,
-    ) -> Result<Box<[u32]>, StoreError>;
+    ) -> Result<Payload, StoreError>;
+
+    /// Puts the bytes of whole slots into places of the fragment file where no slot lies, and which no record names that may be in the
+    /// journal when it is read again (Rule: PlaceKeep); readers see the old bytes. `None`, with nothing done: these are no whole slots, or
+    /// there is no room for old and new bytes at once.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`; readers see no change.
+    fn place(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Option<Placed>, StoreError>;
 
     /// Changes a fragment file, making it if it is missing. Repeating changes is harmless.
     ///
