@@ -4,7 +4,9 @@
 
 use ec_store::core::replay;
 use ec_store::journal::{Location, RecoveredEntry};
-use ec_store::pg::shard::{Change, Item, Lsn, PgShard, Replay, ShardStore, StoreError, Summed};
+use ec_store::pg::shard::{
+    Change, Item, Lsn, Payload, PgShard, Placed, Replay, ShardStore, StoreError, Summed,
+};
 use ec_store::pg::{PgView, SessionTable, ShardView};
 use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
@@ -16,6 +18,7 @@ const ENTRIES_MAX: u64 = 64;
 /// Kinds of entries, as the format says.
 const RECORD: u8 = 1;
 const DIRECT: u8 = 2;
+const PLACED: u8 = 7;
 
 /// Takes every change, and keeps none.
 struct Nowhere(Lsn);
@@ -30,8 +33,12 @@ impl ShardStore for Nowhere {
         false
     }
 
-    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
+    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Payload, StoreError> {
         Err(StoreError::NoSpace)
+    }
+
+    fn place(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Option<Placed>, StoreError> {
+        Ok(None)
     }
 
     fn apply(&mut self, _: PgId, _: &Profile, _: ObjectId, _: &[Change<'_>]) -> Result<(), StoreError> {
@@ -62,14 +69,19 @@ fn record(kind: u8, input: &mut Input<'_>) -> (Vec<u8>, Vec<u8>) {
     let length = sectors * Profile::SECTOR_BYTES as usize;
     front.extend((length as u32).to_le_bytes());
     front.extend(number(input).to_le_bytes());
-    let data = if kind == DIRECT { sectors * size_of::<u32>() } else { length };
+    // Of a placed record each sector is a slot.
+    let data = match kind {
+        DIRECT => sectors * size_of::<u32>(),
+        PLACED => sectors * (size_of::<u16>() + size_of::<u32>()),
+        _ => length,
+    };
     (front, vec![0; data])
 }
 
 fn entry(lsn: u64, input: &mut Input<'_>) -> RecoveredEntry {
     let chosen = input.byte();
     let kind = chosen % 8;
-    let (front, data) = if chosen >= 128 && [RECORD, DIRECT].contains(&kind) {
+    let (front, data) = if chosen >= 128 && [RECORD, DIRECT, PLACED].contains(&kind) {
         record(kind, input)
     } else {
         let [front, data] = std::array::from_fn(|_| usize::from(input.byte()));
@@ -90,6 +102,7 @@ fn view(pg: PgId, epoch: u64) -> ShardView {
 
 fn begin(replay: Replay, last: Lsn) {
     let pg = replay.pg();
+    assert!(replay.placed().all(|(lsn, record)| lsn <= last && record.slots().count() > 0));
     assert!(replay.direct().all(|(lsn, record)| lsn <= last && record.is_direct()));
     let mut store = Nowhere(last);
     let mut shard = PgShard::restart(view(pg, 1), replay);

@@ -5,14 +5,23 @@
 //! power loss). Of a fragment file the bytes reach the page cache at once, checksums and end only with a flush or sync.
 
 use bytes::Bytes;
-use ec_store::pg::shard::{Change, Delta, Item, Lsn, Payload, PgState, Record, Replay, ShardStore, StoreError, Summed};
+use ec_store::pg::shard::{
+    Change, Delta, Item, Lsn, Payload, PgState, Placed, Record, Replay, ShardStore, StoreError, Summed,
+};
 use protocol::{Gfid, ObjectId, PgId, Profile, Rule, Rules};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes of a sector, as in the product.
 pub const SECTOR: usize = Profile::SECTOR_BYTES as usize;
 /// Sectors of a fragment that are ever written.
 pub const SECTORS: usize = 4;
+/// Sectors of a slot.
+pub const SLOT: usize = 2;
+/// Slots of a fragment.
+const SLOTS: usize = SECTORS / SLOT;
+/// Places of a file: those of its own for each slot first.
+const PLACES: usize = 2 * SLOTS;
 /// Objects, each a file of its own.
 pub const OBJECTS: usize = 2;
 /// What a torn sector holds.
@@ -61,8 +70,10 @@ pub fn sectors(range: Range<u64>) -> Range<usize> {
 /// A fragment file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct File {
-    /// Bytes.
-    pub tags: Tags,
+    /// Bytes, place by place.
+    tags: [u64; PLACES * SLOT],
+    /// Where each slot lies: 0 in its own place, else the place plus 1.
+    map: [u8; SLOTS],
     /// Checksums; 0 is a hole.
     pub crcs: [u32; SECTORS],
     /// End of user data.
@@ -70,18 +81,50 @@ pub struct File {
 }
 
 impl File {
+    fn place(&self, slot: usize) -> usize {
+        match self.map[slot] {
+            0 => slot,
+            place => usize::from(place) - 1,
+        }
+    }
+
+    /// Where a sector lies.
+    fn at(&self, sector: usize) -> usize {
+        self.place(sector / SLOT) * SLOT + sector % SLOT
+    }
+
+    /// What lies where a sector is, whatever its checksum.
+    pub fn tag(&self, at: usize) -> u64 {
+        self.tags[self.at(at)]
+    }
+
+    /// What lies in a sector of places that a record names.
+    pub fn placed_tag(&self, placed: &Placed, n: usize) -> u64 {
+        self.tags[usize::from(placed.places[n / SLOT]) * SLOT + n % SLOT]
+    }
+
     /// What a reader sees of a sector; nothing if it fails its checksum.
     pub fn sector(&self, at: usize) -> Option<u64> {
         match self.crcs[at] {
             0 => Some(0),
-            sum if sum == crc(self.tags[at]) => Some(self.tags[at]),
+            sum if sum == crc(self.tag(at)) => Some(self.tag(at)),
             _ => None,
         }
     }
 
     /// Is this a sector with data that rotted?
     pub fn is_rotten(&self, at: usize) -> bool {
-        self.crcs[at] != 0 && self.tags[at] == ROT
+        self.crcs[at] != 0 && self.tag(at) == ROT
+    }
+
+    /// As a file is opened: of two slots in one place one gets another, in which no slot lies.
+    fn part_slots(&mut self) {
+        for slot in 1..SLOTS {
+            if (0..slot).any(|other| self.place(other) == self.place(slot)) {
+                let free = (0..PLACES).find(|place| (0..SLOTS).all(|other| self.place(other) != *place));
+                self.map[slot] = free.expect("more places than slots") as u8 + 1;
+            }
+        }
     }
 
     /// Where the data of the whole fragment ends, in bytes.
@@ -125,6 +168,12 @@ pub struct Disk {
     /// Counts how often the file was made or deleted.
     births: [u32; OBJECTS],
     direct: [bool; OBJECTS],
+    /// Places that records in the journal name.
+    named: BTreeMap<Lsn, (usize, Box<[u16]>)>,
+    /// Slots that the file shows as a record in the journal left them.
+    ahead: [BTreeMap<usize, Lsn>; OBJECTS],
+    /// Writes of whole slots are placed.
+    pub places: bool,
     rebuilt: [bool; OBJECTS],
     /// Records that the journal takes at most.
     pub records_max: usize,
@@ -147,8 +196,8 @@ pub enum Failing {
 
 impl Disk {
     /// An empty disk.
-    pub fn new(rules: Rules, records_max: usize) -> Self {
-        Self { rules, records_max, ..Self::default() }
+    pub fn new(rules: Rules, records_max: usize, places: bool) -> Self {
+        Self { rules, records_max, places, ..Self::default() }
     }
 
     /// Appends an item.
@@ -238,7 +287,7 @@ impl Disk {
             match (file, &mut self.cache[o]) {
                 (None, _) => self.disk[o] = None,
                 (Some(file), Some(cache)) if birth == self.births[o] => {
-                    (cache.crcs, cache.end) = (file.crcs, file.end);
+                    (cache.map, cache.crcs, cache.end) = (file.map, file.crcs, file.end);
                     self.disk[o] = Some(file);
                 }
                 _ => {}
@@ -257,6 +306,7 @@ impl Disk {
     pub fn trim(&mut self, upto: Lsn, checkpoint: Lsn) {
         let keep = upto.min(checkpoint);
         self.journal.retain(|(lsn, _)| *lsn >= keep);
+        self.named = self.named.split_off(&upto);
     }
 
     /// The process dies.
@@ -265,7 +315,7 @@ impl Disk {
         self.journal.retain(|(lsn, _)| lsn.0 <= flushed);
         self.flushed = self.next;
         self.files = self.cache;
-        (self.direct, self.rebuilt) = Default::default();
+        (self.direct, self.rebuilt, self.named, self.ahead) = Default::default();
         (self.fails, self.failed) = (None, false);
     }
 
@@ -300,9 +350,18 @@ impl Disk {
                         _ if old.tags[at] == ROT || new.tags[at] == ROT => ROT,
                         _ => GARBAGE,
                     };
-                    let mut tags = [0; SECTORS];
+                    let mut tags = [0; PLACES * SLOT];
                     (0..SECTORS).for_each(|at| tags[at] = torn(at, draw(3)));
-                    Some(File { tags, ..table })
+                    let mut more = (fate ^ o as u32).wrapping_mul(0x9E37_79B9);
+                    let mut draw_more = |n: u32| {
+                        more = more.wrapping_mul(0x0019_660D).wrapping_add(0x3C6E_F35F);
+                        (more >> 16) % n
+                    };
+                    (SECTORS..tags.len()).for_each(|at| tags[at] = torn(at, draw_more(3)));
+                    let map = std::array::from_fn(|slot| [old, new][draw_more(2) as usize].map[slot]);
+                    let mut file = File { tags, map, ..table };
+                    file.part_slots();
+                    Some(file)
                 }
             };
         }
@@ -325,6 +384,17 @@ impl Disk {
         for (_, record) in replay.direct().take_while(|(lsn, _)| bad.is_none_or(|bad| *lsn < bad)) {
             // Rule: RestartSync - the bytes may be in the page cache only.
             self.direct[number(record.object)] = true;
+        }
+        for (lsn, record) in replay.placed() {
+            let Payload::Placed(placed) = &record.payload else { continue };
+            let o = number(record.object);
+            let first = record.offset as usize / SECTOR / SLOT;
+            for (slot, place) in (first..).zip(&placed.places) {
+                if self.files[o].is_some_and(|file| file.place(slot) == usize::from(*place)) {
+                    self.ahead[o].insert(slot, lsn);
+                }
+            }
+            self.named.insert(lsn, (o, placed.places.clone()));
         }
         if let Some(lsn) = bad {
             let delta = Delta::CutFrom(lsn);
@@ -355,12 +425,24 @@ impl Disk {
     /// The first direct record that lacks its bytes.
     fn first_bad(&self, replay: &Replay) -> Option<Lsn> {
         let lacks = |record: &Record| {
-            let Payload::Direct(crcs) = &record.payload else { return false };
-            let Some(file) = self.files[number(record.object)] else { return true };
+            let Some(file) = self.files[number(record.object)] else { return record.is_direct() };
             let first = record.offset as usize / SECTOR;
-            crcs.iter().enumerate().any(|(n, sum)| crc(file.tags[first + n]) != *sum)
+            match &record.payload {
+                Payload::Direct(crcs) => crcs.iter().enumerate().any(|(n, sum)| crc(file.tag(first + n)) != *sum),
+                Payload::Placed(placed) => {
+                    placed.crcs.iter().enumerate().any(|(n, sum)| crc(file.placed_tag(placed, n)) != *sum)
+                }
+                Payload::Journalled(_) | Payload::Nothing => false,
+            }
         };
         replay.direct().find(|(_, record)| lacks(record)).map(|(lsn, _)| lsn)
+    }
+
+    /// The slots that a write consists of, if such are placed.
+    fn slots(&self, offset: u64, data: &Summed) -> Option<Range<usize>> {
+        let bytes = SLOT * SECTOR;
+        let is_whole = (offset as usize).is_multiple_of(bytes) && data.len().is_multiple_of(bytes) && !data.is_empty();
+        (self.places && is_whole).then(|| offset as usize / bytes..(offset as usize + data.len()) / bytes)
     }
 
     fn file(&mut self, o: usize) -> &mut File {
@@ -372,29 +454,70 @@ impl Disk {
     }
 
     fn put(&mut self, o: usize, offset: u64, tags: impl Iterator<Item = u64>) {
-        self.file(o);
+        let file = *self.file(o);
         let first = offset as usize / SECTOR;
-        for (at, tag) in (first..).zip(tags) {
-            for file in [&mut self.files[o], &mut self.cache[o]].into_iter().flatten() {
-                file.tags[at] = tag;
-            }
+        for (sector, tag) in (first..).zip(tags) {
+            self.put_at(o, file.at(sector), tag);
+        }
+    }
+
+    fn put_at(&mut self, o: usize, at: usize, tag: u64) {
+        for file in [&mut self.files[o], &mut self.cache[o]].into_iter().flatten() {
+            file.tags[at] = tag;
+        }
+    }
+
+    /// Is the slot to be left as a record behind this one left it?
+    fn is_ahead(&self, o: usize, sector: usize, lsn: Lsn) -> bool {
+        // Rule: PlaceAhead
+        let later = self.ahead[o].get(&(sector / SLOT)).is_some_and(|by| *by > lsn);
+        later && self.rules.on(Rule::PlaceAhead)
+    }
+
+    /// What is taken away is gone from the file, where more may lie than what is seen.
+    fn wipe(&mut self, o: usize, sectors: Range<usize>) {
+        if self.places {
+            let file = *self.file(o);
+            sectors.for_each(|sector| self.put_at(o, file.at(sector), 0));
         }
     }
 
     fn change(&mut self, o: usize, change: &Change<'_>) {
         let of_data = |data: &Bytes| tags_of(data).map(crc).collect::<Vec<u32>>();
         match *change {
-            Change::Write { offset, data, logical_end, .. } => {
-                self.put(o, offset, tags_of(data));
-                self.publish(o, offset, &of_data(data), logical_end);
+            Change::Write { lsn, offset, data, logical_end, .. } => {
+                let first = offset as usize / SECTOR;
+                for ((sector, tag), sum) in (first..).zip(tags_of(data)).zip(of_data(data)) {
+                    let at = (sector * SECTOR) as u64;
+                    if !self.is_ahead(o, sector, lsn) {
+                        self.put(o, at, std::iter::once(tag));
+                        self.publish(o, at, &[sum], logical_end);
+                    }
+                }
+                self.publish(o, offset, &[], logical_end);
+            }
+            Change::Point { offset, placed, logical_end } => {
+                let first = offset as usize / SECTOR / SLOT;
+                for (slot, place) in (first..).zip(&placed.places) {
+                    self.ahead[o].remove(&slot);
+                    self.file(o).map[slot] = if usize::from(*place) == slot { 0 } else { *place as u8 + 1 };
+                }
+                self.publish(o, offset, &placed.crcs, logical_end);
             }
             Change::Publish { offset, crcs, logical_end } => self.publish(o, offset, crcs, logical_end),
             Change::Punch { offset, length, logical_end } => {
+                self.wipe(o, sectors(offset..offset.saturating_add(length)));
                 let file = self.file(o);
                 file.crcs[sectors(offset..offset.saturating_add(length))].fill(0);
                 file.end = file.end.max(logical_end);
             }
             Change::Truncate { offset, logical_end } => {
+                self.wipe(o, sectors(offset..u64::MAX));
+                if offset == 0 && self.places {
+                    (0..PLACES * SLOT).for_each(|at| self.put_at(o, at, 0));
+                    self.ahead[o].clear();
+                    self.file(o).map = [0; SLOTS];
+                }
                 let file = self.file(o);
                 file.crcs[sectors(offset..u64::MAX)].fill(0);
                 file.end = logical_end;
@@ -405,6 +528,7 @@ impl Disk {
                 }
                 (self.files[o], self.cache[o]) = (None, None);
                 (self.direct[o], self.rebuilt[o]) = (false, false);
+                self.ahead[o].clear();
             }
             Change::Nothing => {}
         }
@@ -421,7 +545,7 @@ impl Disk {
         let all = (0..OBJECTS).flat_map(|o| (0..SECTORS).map(move |at| (o, at)));
         let is_synced = |(o, at): &(usize, usize)| {
             let layers = [self.files[*o], self.cache[*o], self.disk[*o]];
-            let sectors = layers.map(|file| file.map(|file| (file.tags[*at], file.crcs[*at])));
+            let sectors = layers.map(|file| file.map(|file| (file.tag(*at), file.crcs[*at])));
             let is_data = |(tag, sum): (u64, u32)| sum == crc(tag) || sum == 0 && tag != 0 && self.has_direct(*o, *at);
             sectors[0].is_some_and(is_data) && sectors[1..].iter().all(|sector| *sector == sectors[0])
         };
@@ -439,14 +563,14 @@ impl Disk {
     /// A sector rots on the disk, and is read from there.
     pub fn rot(&mut self, o: usize, at: usize) {
         for file in [&mut self.files[o], &mut self.cache[o], &mut self.disk[o]].into_iter().flatten() {
-            file.tags[at] = ROT;
+            file.tags[file.at(at)] = ROT;
         }
     }
 
     /// Is anything rotten, or may a power loss bring something back that was?
     pub fn has_rot(&self) -> bool {
         let rotten =
-            |file: File, o: usize, at: usize| file.is_rotten(at) || file.tags[at] == ROT && self.has_direct(o, at);
+            |file: File, o: usize, at: usize| file.is_rotten(at) || file.tag(at) == ROT && self.has_direct(o, at);
         (0..OBJECTS).any(|o| {
             let layers = [self.files[o], self.cache[o], self.disk[o]];
             layers.into_iter().flatten().any(|file| (0..SECTORS).any(|at| rotten(file, o, at)))
@@ -470,7 +594,13 @@ impl ShardStore for Disk {
         match item {
             Item::Record(_) if self.full => Err(StoreError::NoSpace),
             Item::Record(_) if self.records() >= self.records_max => Err(StoreError::JournalFull),
-            Item::Record(record) => Ok(self.push(Stored::Record(record.clone()))),
+            Item::Record(record) => {
+                let lsn = self.push(Stored::Record(record.clone()));
+                if let Payload::Placed(placed) = &record.payload {
+                    self.named.insert(lsn, (number(record.object), placed.places.clone()));
+                }
+                Ok(lsn)
+            }
             Item::Delta(delta) => Ok(self.push(Stored::Delta(delta.clone()))),
         }
     }
@@ -479,13 +609,7 @@ impl ShardStore for Disk {
         self.files[number(object)].is_none_or(|file| file.crcs[sectors(range)].iter().all(|crc| *crc == 0))
     }
 
-    fn write_direct(
-        &mut self,
-        _: PgId,
-        object: ObjectId,
-        offset: u64,
-        data: &Summed,
-    ) -> Result<Box<[u32]>, StoreError> {
+    fn write_direct(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Payload, StoreError> {
         if self.full {
             return Err(StoreError::NoSpace);
         }
@@ -495,7 +619,42 @@ impl ShardStore for Disk {
         if self.write_fails() {
             return Err(StoreError::Io("of a direct write".into()));
         }
-        Ok(tags_of(data).map(crc).collect())
+        let crcs = tags_of(data).map(crc).collect();
+        let file = *self.file(o);
+        Ok(match self.slots(offset, data) {
+            Some(slots) => {
+                let places = slots.map(|slot| file.place(slot) as u16).collect();
+                Payload::Placed(Placed { slot_bytes: (SLOT * SECTOR) as u32, places, crcs })
+            }
+            None => Payload::Direct(crcs),
+        })
+    }
+
+    fn place(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError> {
+        let o = number(object);
+        let (Some(slots), Some(file)) = (self.slots(offset, data).filter(|_| !self.full), self.files[o]) else {
+            return Ok(None);
+        };
+        // Rule: PlaceKeep
+        let keeps = self.rules.on(Rule::PlaceKeep);
+        let named = |place: usize| {
+            keeps && self.named.values().any(|(of, places)| *of == o && places.contains(&(place as u16)))
+        };
+        let used = |place: usize| (0..SLOTS).any(|slot| file.place(slot) == place);
+        let free: Box<[u16]> =
+            (0..PLACES).filter(|place| !used(*place) && !named(*place)).take(slots.len()).map(|p| p as u16).collect();
+        if free.len() < slots.len() {
+            return Ok(None);
+        }
+        let crcs = tags_of(data).map(crc).collect();
+        for (n, tag) in tags_of(data).enumerate() {
+            self.put_at(o, usize::from(free[n / SLOT]) * SLOT + n % SLOT, tag);
+        }
+        self.direct[o] = true;
+        if self.write_fails() {
+            return Err(StoreError::Io("of a placed write".into()));
+        }
+        Ok(Some(Placed { slot_bytes: (SLOT * SECTOR) as u32, places: free, crcs }))
     }
 
     fn apply(&mut self, _: PgId, _: &Profile, object: ObjectId, changes: &[Change<'_>]) -> Result<(), StoreError> {

@@ -41,11 +41,13 @@ pub enum Focus {
     Forgetful,
     /// Sessions that read from their kernels' caches are expired, and find out late.
     Cached,
+    /// What overwrites whole slots is placed beside them; crashes and power.
+    Placed,
 }
 
 impl Focus {
     /// Those with bounds of their own.
-    pub const ALL: [Focus; 15] = [
+    pub const ALL: [Focus; 16] = [
         Focus::Mixed,
         Focus::Small,
         Focus::Return,
@@ -61,6 +63,7 @@ impl Focus {
         Focus::Rotten,
         Focus::Forgetful,
         Focus::Cached,
+        Focus::Placed,
     ];
 
     /// The focus of this name.
@@ -129,6 +132,7 @@ impl Focus {
             Focus::Rotten => rotten(bounds, rng),
             Focus::Forgetful => forgetful(bounds, rng),
             Focus::Cached => cached(bounds, rng),
+            Focus::Placed => placed(bounds, rng),
             Focus::Any | Focus::Mixed => {}
         }
     }
@@ -142,6 +146,7 @@ fn mixed(rng: &mut Rng) -> Bounds {
         writes: 1 + rng.usize(0..6),
         reads: 12,
         direct: rng.u8(0..4) > 0,
+        placed: false,
         ops: rng.u8(0..4) == 0,
         warm: rng.u8(0..4) > 0,
         faults: some_faults(rng),
@@ -160,6 +165,15 @@ fn mixed(rng: &mut Rng) -> Bounds {
         late: Late::default(),
         records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
     }
+}
+
+/// Few objects, many writes of all lengths over each other.
+fn placed(bounds: &mut Bounds, rng: &mut Rng) {
+    let kinds = [(Fault::Crash, 4), (Fault::Power, 3), (Fault::Down, 1), (Fault::Client, 1), (Fault::Lose, 1)];
+    only(bounds, rng, &kinds);
+    (bounds.placed, bounds.warm, bounds.objects) = (true, true, 1);
+    (bounds.ops, bounds.writes) = (rng.u8(0..3) == 0, bounds.writes + 5);
+    (bounds.everywhere, bounds.unsynced) = (rng.bool(), rng.u8(0..4) == 0);
 }
 
 /// Of all kinds but rot, which bars most others while it lasts.

@@ -23,7 +23,7 @@ struct Cli {
     #[arg(long, default_value_t = 30)]
     seconds: u64,
     /// What to dwell on: any, mixed, small, return, takeover, network, stale, handover,
-    /// joining, absent, owing, rebuilt, blackout, rotten, forgetful, cached
+    /// joining, absent, owing, rebuilt, blackout, rotten, forgetful, cached, placed
     #[arg(long, default_value = "any")]
     focus: String,
     /// A rule of the protocol to turn off, or several: A,B

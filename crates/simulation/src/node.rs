@@ -256,8 +256,16 @@ pub fn read_here(shard: &mut PgShard, disk: &Disk, object: ObjectId) -> Result<T
             tags[at] = match source {
                 Source::Bytes(bytes) => tags_of(&bytes[n * SECTOR..(n + 1) * SECTOR]).next().unwrap_or(0),
                 Source::Hole => 0,
-                Source::Direct(crcs) if crcs[n] == crc(file.tags[at]) => file.tags[at],
-                Source::Direct(_) if file.tags[at] == ROT => return Err(Unreadable::Rotten(at)),
+                Source::Direct(crcs) if crcs[n] == crc(file.tag(at)) => file.tag(at),
+                Source::Direct(_) if file.tag(at) == ROT => return Err(Unreadable::Rotten(at)),
+                Source::Placed { placed, skip } => {
+                    let tag = file.placed_tag(placed, *skip as usize / SECTOR + n);
+                    if placed.crcs[n] != crc(tag) {
+                        let what = format!("verified: placed bytes of sector {at} are not there");
+                        return Err(Unreadable::Wrong(what));
+                    }
+                    tag
+                }
                 Source::Direct(_) => {
                     let what = format!("verified: direct bytes of sector {at} are not there");
                     return Err(Unreadable::Wrong(what));
@@ -369,7 +377,7 @@ impl World {
     /// A disk is replaced by an empty one.
     pub fn lose_disk(&mut self, i: usize) {
         self.stop(i);
-        let disk = Disk::new(self.rules, self.bounds.records_max);
+        let disk = Disk::new(self.rules, self.bounds.records_max, self.bounds.placed);
         self.nodes[i] = Node::new(disk, true);
     }
 

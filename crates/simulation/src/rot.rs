@@ -9,7 +9,7 @@ use crate::disk::{SECTOR, number, object, sector_bytes};
 use crate::way::{Answer, Piece};
 use crate::world::{Check, N, World, pg_id, si};
 use ec_store::pg::shard::returning::common_cut;
-use ec_store::pg::shard::{Change, ShardStore};
+use ec_store::pg::shard::{Change, Lsn, ShardStore};
 use protocol::recovery::{RecoveryRequest, SessionMark};
 use protocol::{Epoch, ShardIndex, ShardSet};
 

@@ -104,6 +104,8 @@ pub struct Bounds {
     pub reads: usize,
     /// Large writes into never-written space go direct.
     pub direct: bool,
+    /// Writes of whole slots are placed.
+    pub placed: bool,
     /// Truncates, punches and deletes, too.
     pub ops: bool,
     /// The first session is attached and holds all leases at the start.
@@ -325,7 +327,7 @@ impl World {
         };
         let mon = Monitor::start(state, settings, Duration::ZERO);
         let maps = vec![MapVersion::of(mon.map())];
-        let node = |_| Node::new(Disk::new(rules, bounds.records_max), true);
+        let node = |_| Node::new(Disk::new(rules, bounds.records_max, bounds.placed), true);
         Self {
             rules,
             bounds,
