@@ -379,6 +379,52 @@ mod tests {
         assert!(matches!(error, DataDirError::OtherOsd { .. }), "{error}");
     }
 
+    /// Makes a superblock one of another format.
+    fn set_format(path: &Path, format: u32) {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[8..12].copy_from_slice(&format.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_an_older_format_becomes_one_of_ours_and_keeps_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let superblock = *open(dir.path()).unwrap().superblock();
+        let path = dir.path().join("superblock");
+        let ours = fs::read(&path).unwrap();
+        set_format(&path, 1);
+        let older = fs::read(&path).unwrap();
+        assert_eq!(DataDir::peek(dir.path()).unwrap(), superblock);
+        // Whom it does not belong to changes nothing.
+        DataDir::open(dir.path(), ClusterId::new(1), OsdId::new(7)).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), older);
+        let opened = open(dir.path()).unwrap();
+        assert!(!opened.was_created());
+        assert_eq!(*opened.superblock(), superblock);
+        assert_eq!(fs::read(&path).unwrap(), ours);
+        assert_eq!(ours[8..12], 2u32.to_le_bytes());
+    }
+
+    #[test]
+    fn a_directory_of_a_newer_format_or_of_none_is_refused_and_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        let path = dir.path().join("superblock");
+        for format in [0, 3] {
+            set_format(&path, format);
+            let before = fs::read(&path).unwrap();
+            let error = open(dir.path()).unwrap_err();
+            let found = |error: &DataDirError| match error {
+                DataDirError::OtherFormat { found, supported: 2, .. } => Some(*found),
+                _ => None,
+            };
+            assert_eq!(found(&error), Some(format), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), before);
+        }
+    }
+
     #[test]
     fn data_without_a_superblock_is_refused() {
         let dir = tempfile::tempdir().unwrap();

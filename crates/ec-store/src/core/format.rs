@@ -141,7 +141,8 @@ fn decode_record(kind: u8, front: &[u8], data: &Bytes) -> Option<(PgId, Record)>
 /// The checksums of all sectors of so many bytes.
 fn decode_crcs(data: &[u8], length: u32) -> Option<Box<[u32]>> {
     let crcs: Box<[u32]> = data.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-    let is_all = data.len() == crcs.len() * 4 && crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
+    let is_all =
+        data.len() == crcs.len() * 4 && crcs.len() as u64 * u64::from(Profile::SECTOR_BYTES) == u64::from(length);
     is_all.then_some(crcs)
 }
 

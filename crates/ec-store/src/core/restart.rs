@@ -153,7 +153,9 @@ fn has_bytes(file: &FragmentFile, key: FragmentKey, record: &Record) -> bool {
     let mut bytes = vec![0; record.length as usize];
     let (read, crcs) = match &record.payload {
         Payload::Direct(crcs) => (file.read_raw(record.offset, &mut bytes, ReadMode::Blocking), crcs),
-        Payload::Placed(placed) => (file.read_places(placed.placement(), 0, &mut bytes, ReadMode::Blocking), &placed.crcs),
+        Payload::Placed(placed) => {
+            (file.read_places(placed.placement(), 0, &mut bytes, ReadMode::Blocking), &placed.crcs)
+        }
         Payload::Journalled(_) | Payload::Nothing => return true,
     };
     read.is_ok() && verify(key, record.offset, &mut bytes, crcs).is_ok()

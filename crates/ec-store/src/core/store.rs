@@ -565,13 +565,7 @@ impl ShardStore for CoreStore {
         self.fragments.is_unwritten(key, range.start, range.end - range.start).unwrap_or(false)
     }
 
-    fn write_direct(
-        &mut self,
-        pg: PgId,
-        object: ObjectId,
-        offset: u64,
-        data: &Summed,
-    ) -> Result<Payload, StoreError> {
+    fn write_direct(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Payload, StoreError> {
         self.check_poison()?;
         let place = *self.places.get(&pg).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
         let key = FragmentKey { pg, object, shard: place.shard };
@@ -584,13 +578,7 @@ impl ShardStore for CoreStore {
         })
     }
 
-    fn place(
-        &mut self,
-        pg: PgId,
-        object: ObjectId,
-        offset: u64,
-        data: &Summed,
-    ) -> Result<Option<Placed>, StoreError> {
+    fn place(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError> {
         self.check_poison()?;
         let has_room = self.named.bytes() + (data.len() as u64) <= self.journal.bytes_max();
         let Some(key) = self.key(pg, object).filter(|_| self.is_roomy && has_room && !self.is_cut()) else {
@@ -601,7 +589,9 @@ impl ShardStore for CoreStore {
         if self.fragments.is_crowded() {
             return Ok(None);
         }
-        let Some((slot_bytes, places)) = file.place(offset, data).map_err(Self::fragment_error)? else { return Ok(None) };
+        let Some((slot_bytes, places)) = file.place(offset, data).map_err(Self::fragment_error)? else {
+            return Ok(None);
+        };
         let crcs = self.put_direct(key, file, data);
         Ok(Some(Placed { slot_bytes, places, crcs }))
     }

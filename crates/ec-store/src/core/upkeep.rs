@@ -613,7 +613,9 @@ impl<O: Outlet> Core<O> {
                 if !unnamed.is_empty() {
                     idle.push_back((Instant::now(), unnamed));
                 }
-                let Some((_, keys)) = idle.pop_front_if(|(since, _)| since.elapsed() >= GIVE_BACK_DELAY) else { continue };
+                let Some((_, keys)) = idle.pop_front_if(|(since, _)| since.elapsed() >= GIVE_BACK_DELAY) else {
+                    continue;
+                };
                 state.store.unnamed_files(&keys)
             };
             self.give_back(files).await;

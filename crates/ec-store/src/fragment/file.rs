@@ -399,14 +399,7 @@ impl FragmentFile {
     ///
     /// # Errors
     /// The same.
-    pub fn write_at(
-        &self,
-        lsn: u64,
-        offset: u64,
-        bytes: &[u8],
-        crcs: &[u32],
-        mark: Mark,
-    ) -> Result<(), FragmentError> {
+    pub fn write_at(&self, lsn: u64, offset: u64, bytes: &[u8], crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
         let sectors = self.checked(offset, bytes.len() as u64, crcs)?;
         let mut state = self.state.lock();
         self.load(&mut state, sectors)?;
@@ -420,13 +413,7 @@ impl FragmentFile {
         Ok(())
     }
 
-    fn write_part(
-        &self,
-        state: &mut State,
-        offset: u64,
-        bytes: &[u8],
-        crcs: &[u32],
-    ) -> Result<(), FragmentError> {
+    fn write_part(&self, state: &mut State, offset: u64, bytes: &[u8], crcs: &[u32]) -> Result<(), FragmentError> {
         let pieces = state.slots.pieces(offset..offset + bytes.len() as u64);
         let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, usize::MAX);
         let done = written.as_ref().err().map_or(bytes.len(), |(done, _)| *done);
@@ -453,11 +440,7 @@ impl FragmentFile {
     ///
     /// # Errors
     /// `Written` if a sector was written before; `Full` and `Io`: nothing visible has changed.
-    pub fn write_data_only(
-        &self,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<Option<(u32, Box<[u16]>)>, FragmentError> {
+    pub fn write_data_only(&self, offset: u64, bytes: &[u8]) -> Result<Option<(u32, Box<[u16]>)>, FragmentError> {
         let length = bytes.len() as u64;
         let sectors = sectors_of(self.key, self.profile, offset, length)?;
         let mut state = self.state.lock();
@@ -521,13 +504,7 @@ impl FragmentFile {
     ///
     /// # Errors
     /// `Io` and `BadRange`; nothing has changed.
-    pub fn point(
-        &self,
-        offset: u64,
-        placement: Placement<'_>,
-        crcs: &[u32],
-        mark: Mark,
-    ) -> Result<(), FragmentError> {
+    pub fn point(&self, offset: u64, placement: Placement<'_>, crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
         let length = crcs.len() as u64 * SECTOR_BYTES;
         let sectors = self.checked(offset, length, crcs)?;
         let mut state = self.state.lock();

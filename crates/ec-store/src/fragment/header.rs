@@ -25,8 +25,8 @@
 //! | 112 | 12 | zero |
 //! | 124 | 4 | CRC32C of bytes 0..124 |
 
-use super::{FragmentError, FragmentKey, FragmentVersion};
 use super::slots::is_slot_size;
+use super::{FragmentError, FragmentKey, FragmentVersion};
 use crate::superblock::{FORMAT_VERSION, FORMATS};
 use protocol::ids::{ClusterId, Epoch, Profile, Seq, SessionId};
 use zerocopy::little_endian::{U32, U64, U128};

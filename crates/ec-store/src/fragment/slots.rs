@@ -14,6 +14,9 @@ use std::ops::Range;
 /// Bytes of a slot, at most.
 const SLOT_BYTES_MAX: u32 = 1 << 20;
 
+/// Slots of a fragment, at most: each place has a number of two bytes, and 0 is another's. A fragment with more has none.
+const COUNT_MAX: u16 = u16::MAX / 3 * 2;
+
 /// Can slots be of this size?
 pub fn is_slot_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && (SECTOR_BYTES as u32..=SLOT_BYTES_MAX).contains(&bytes)
@@ -82,7 +85,7 @@ impl Slots {
     /// All in their own places. `slot_bytes`: 0 or a power of two.
     pub fn new(slot_bytes: u32, fragment_bytes: u64) -> Self {
         let slot_bytes = u64::from(slot_bytes);
-        let count = fragment_bytes.checked_div(slot_bytes).and_then(|count| u16::try_from(count).ok()).unwrap_or(0);
+        let count = fragment_bytes.checked_div(slot_bytes).filter(|&count| count <= u64::from(COUNT_MAX)).unwrap_or(0) as u16;
         Self {
             fragment_bytes,
             slot_bytes: if count == 0 { 0 } else { slot_bytes },
@@ -222,7 +225,8 @@ impl Slots {
     /// Do all these places exist, or could they?
     fn can_have(&self, placement: Placement<'_>) -> bool {
         let places_max = self.places_max();
-        u64::from(placement.slot_bytes) == self.slot_bytes && placement.places.iter().all(|&place| place < places_max)
+        let is_cut_so = self.slot_bytes > 0 && u64::from(placement.slot_bytes) == self.slot_bytes;
+        is_cut_so && placement.places.iter().all(|&place| place < places_max)
     }
 
     /// A range of bytes, from `skip` on, within the places that a record names; shorter if it has not so many.
@@ -271,7 +275,7 @@ impl Slots {
 
     /// Places that the file may have: half as many again as slots.
     fn places_max(&self) -> u16 {
-        u16::try_from(u32::from(self.count) * 3 / 2).unwrap_or(u16::MAX - 1)
+        self.count + self.count / 2
     }
 
     fn count_users(&mut self) {
@@ -403,3 +407,6 @@ fn push_places(pieces: &mut Pieces, at: u64, length: u64) {
         _ => pieces.push(Piece::Places { at, length }),
     }
 }
+
+#[cfg(test)]
+mod tests;

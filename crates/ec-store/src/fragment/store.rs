@@ -105,7 +105,10 @@ impl FragmentStore {
         }
         config.fragment_open_files_max = config.fragment_open_files_max.max(1);
         let slot_bytes = config.fragment_slot_bytes;
-        assert!(slot_bytes == 0 || is_slot_size(slot_bytes), "slots of {slot_bytes} bytes: a power of two, 512 to 1 MiB");
+        assert!(
+            slot_bytes == 0 || is_slot_size(slot_bytes),
+            "slots of {slot_bytes} bytes: a power of two, 512 to 1 MiB"
+        );
         let common = Common { cluster, memory: Arc::default(), slot_bytes, locks: locks.clone() };
         Ok(Self {
             root,

@@ -15,6 +15,10 @@ const CLUSTER: ClusterId = ClusterId::new(77);
 const PG: PgId = PgId { pool: PoolId::new(3), number: 0x1f };
 /// Fragments of 1 MiB: two pages of the CRC table.
 const SECTORS: u64 = 2048;
+/// Bytes of a slot: two sectors.
+const SLOT: u64 = 2 * SECTOR_BYTES;
+/// Where the map of slots begins in a file.
+const MAP_START: u64 = 12_288 + SECTORS * SECTOR_BYTES;
 
 fn profile() -> Profile {
     Profile::new(2, 1, 512, 2 * SECTORS * SECTOR_BYTES).unwrap()
@@ -26,11 +30,12 @@ fn key(index: u32) -> FragmentKey {
 }
 
 fn common() -> file::Common {
-    file::Common { cluster: CLUSTER, memory: Arc::default(), slot_bytes: 1024, locks: LockTable::default() }
+    file::Common { cluster: CLUSTER, memory: Arc::default(), slot_bytes: SLOT as u32, locks: LockTable::default() }
 }
 
 fn open(dir: &Path) -> FragmentStore {
-    FragmentStore::open(dir, CORE, CLUSTER, FragmentConfig::default(), &LockTable::default()).unwrap()
+    let config = FragmentConfig { fragment_slot_bytes: SLOT as u32, ..FragmentConfig::default() };
+    FragmentStore::open(dir, CORE, CLUSTER, config, &LockTable::default()).unwrap()
 }
 
 fn mark(seq: u64, logical_end: u64) -> Mark {
@@ -57,6 +62,56 @@ fn read(store: &mut FragmentStore, index: u32, first: u64, count: u64) -> Result
         ReadOutcome::WouldBlock => panic!("a blocking read blocks"),
         ReadOutcome::Read | ReadOutcome::Absent => Ok(buf),
     }
+}
+
+/// Bytes that were placed over whole slots.
+struct PlacedBytes {
+    first: u64,
+    slot_bytes: u32,
+    places: Box<[u16]>,
+    bytes: Vec<u8>,
+    crcs: Vec<u32>,
+}
+
+impl PlacedBytes {
+    fn placement(&self) -> Placement<'_> {
+        Placement { slot_bytes: self.slot_bytes, places: &self.places }
+    }
+
+    fn point(&self, file: &FragmentFile, mark: Mark) {
+        file.point(self.first * SLOT, self.placement(), &self.crcs, mark).unwrap();
+    }
+
+    fn is_there(&self, file: &FragmentFile) -> bool {
+        let mut bytes = vec![0; self.bytes.len()];
+        file.read_places(self.placement(), 0, &mut bytes, ReadMode::Blocking).unwrap();
+        bytes == self.bytes
+    }
+}
+
+/// Places bytes for `count` slots from slot `first` on; `None`: there is no room.
+fn place(file: &FragmentFile, first: u64, count: u64, fill: u8) -> Option<PlacedBytes> {
+    let (bytes, crcs) = sectors(fill, count * SLOT / SECTOR_BYTES);
+    let (slot_bytes, places) = file.place(first * SLOT, &bytes).unwrap()?;
+    Some(PlacedBytes { first, slot_bytes, places, bytes, crcs })
+}
+
+/// Places bytes and lets them be the slots'; no record names them any more.
+fn move_slots(file: &FragmentFile, first: u64, count: u64, fill: u8) {
+    let placed = place(file, first, count, fill).unwrap();
+    placed.point(file, mark(u64::from(fill), 10));
+    file.let_go(&placed.places);
+}
+
+/// Makes a file's header what an older program would have written.
+fn set_format(path: &Path, format: u32) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut header = [0; 128];
+    file.read_exact_at(&mut header, 0).unwrap();
+    header[8..12].copy_from_slice(&format.to_le_bytes());
+    let crc = crc32c::crc32c(&header[..124]);
+    header[124..].copy_from_slice(&crc.to_le_bytes());
+    file.write_all_at(&header, 0).unwrap();
 }
 
 fn path_of(dir: &Path, index: u32) -> std::path::PathBuf {
@@ -133,6 +188,174 @@ fn direct_bytes_are_invisible_until_published() {
     raw[512] ^= 1;
     let error = verify(key(0), 1024, &mut raw, &crcs).unwrap_err();
     assert!(matches!(error, FragmentError::Corrupt { ref sectors, .. } if *sectors == [3]), "{error}");
+}
+
+#[test]
+fn a_file_of_the_format_before_slots_is_read_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 8, 1).unwrap();
+    store.sync(key(0)).unwrap();
+    drop(store);
+    let path = path_of(dir.path(), 0);
+    set_format(&path, 1);
+    let mut store = open(dir.path());
+    assert_eq!(read(&mut store, 0, 0, 8).unwrap(), sectors(1, 8).0);
+    move_slots(&store.get(key(0)).unwrap().unwrap(), 1, 2, 0x80);
+    store.sync(key(0)).unwrap();
+    drop(store);
+    assert_eq!(fs::read(&path).unwrap()[8], 2, "an older program would not find what moved");
+    let mut store = open(dir.path());
+    assert_eq!(read(&mut store, 0, 0, 2).unwrap(), sectors(1, 2).0);
+    assert_eq!(read(&mut store, 0, 2, 4).unwrap(), sectors(0x80, 4).0);
+    drop(store);
+    set_format(&path, 3);
+    let error = read(&mut open(dir.path()), 0, 0, 2).unwrap_err();
+    assert!(matches!(error, FragmentError::BadHeader { .. }), "{error}");
+}
+
+#[test]
+fn placed_bytes_are_invisible_until_pointed_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 8, 1).unwrap();
+    let old = read(&mut store, 0, 0, 8).unwrap();
+    let file = store.get(key(0)).unwrap().unwrap();
+    let placed = place(&file, 1, 2, 0x80).unwrap();
+    assert_eq!(read(&mut store, 0, 0, 8).unwrap(), old);
+    assert!(placed.is_there(&file));
+    placed.point(&file, mark(2, 10));
+    assert_eq!(read(&mut store, 0, 2, 4).unwrap(), placed.bytes);
+    assert_eq!(read(&mut store, 0, 0, 2).unwrap(), old[..1024]);
+    assert_eq!(read(&mut store, 0, 6, 2).unwrap(), old[3072..]);
+    let (bytes, _) = sectors(3, 3);
+    for (offset, length) in [(512, 1024), (0, 512), (0, 1536), (1536, 512)] {
+        assert_eq!(file.place(offset, &bytes[..length]).unwrap(), None, "{offset}+{length} is no whole slots");
+    }
+    let foreign = Placement { slot_bytes: SLOT as u32, places: &[60_000] };
+    let error = file.point(0, foreign, &placed.crcs[..2], mark(3, 10)).unwrap_err();
+    assert!(matches!(error, FragmentError::BadRange { .. }), "{error}");
+    assert!(!file.keep_found(3, 0, foreign).unwrap());
+}
+
+#[test]
+fn a_damaged_map_is_noticed_and_a_later_write_heals_it() {
+    // Entries for slots 2 and 3 of a file in which the first 4 of 8 slots were moved to places 1024 to 1027.
+    let damages: [&[u16]; 8] =
+        [&[1026, 1026], &[1025, 1028], &[1028, 1027], &[0, 0], &[0xffff, 1028], &[1030, 2], &[5, 6], &[1, 0xfffe]];
+    for damage in damages {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = open(dir.path());
+        write(&mut store, 0, 0, 16, 0x10).unwrap();
+        move_slots(&store.get(key(0)).unwrap().unwrap(), 0, 4, 0x80);
+        let expected = read(&mut store, 0, 0, 16).unwrap();
+        store.sync(key(0)).unwrap();
+        drop(store);
+        let file = File::options().read(true).write(true).open(path_of(dir.path(), 0)).unwrap();
+        let mut map = [0; 8];
+        file.read_exact_at(&mut map, MAP_START).unwrap();
+        assert_eq!(map, [1, 4, 2, 4, 3, 4, 4, 4], "the map is where and as documented");
+        let entries: Vec<u8> = damage.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        file.write_all_at(&entries, MAP_START + 4).unwrap();
+        let mut store = open(dir.path());
+        let mut lost = 0;
+        for sector in 0..16 {
+            let at = sector as usize * 512;
+            match read(&mut store, 0, sector, 1) {
+                Ok(bytes) => assert_eq!(bytes, expected[at..at + 512], "sector {sector} of a file with {damage:?}"),
+                Err(FragmentError::Corrupt { .. }) => lost += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(lost > 0, "{damage:?} is no damage");
+        let file = store.get(key(0)).unwrap().unwrap();
+        move_slots(&file, 0, 8, 0x40);
+        assert_eq!(read(&mut store, 0, 0, 16).unwrap(), sectors(0x40, 16).0);
+        drop(file);
+        store.sync(key(0)).unwrap();
+        drop(store);
+        assert_eq!(read(&mut open(dir.path()), 0, 0, 16).unwrap(), sectors(0x40, 16).0, "{damage:?}");
+    }
+}
+
+#[test]
+fn given_back_space_is_that_of_bytes_nobody_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 1024, 1).unwrap();
+    let file = store.get(key(0)).unwrap().unwrap();
+    move_slots(&file, 0, 300, 0x80);
+    let kept = place(&file, 8, 4, 0x20).unwrap();
+    let expected = read(&mut store, 0, 0, SECTORS).unwrap();
+    let allocated = |file: &FragmentFile| {
+        file.sync().unwrap();
+        file.stat().unwrap().allocated_bytes
+    };
+    let before = allocated(&file);
+    file.give_back().unwrap();
+    let after = allocated(&file);
+    // All but the parts of blocks at both ends of two runs of places.
+    assert!(before - after >= 280 * SLOT, "{before} bytes before, {after} after");
+    assert_eq!(read(&mut store, 0, 0, SECTORS).unwrap(), expected);
+    assert!(kept.is_there(&file), "a record names it");
+    drop((file, store));
+    let mut store = open(dir.path());
+    assert_eq!(read(&mut store, 0, 0, SECTORS).unwrap(), expected);
+    // The space can be used again.
+    move_slots(&store.get(key(0)).unwrap().unwrap(), 100, 300, 0x40);
+    assert_eq!(read(&mut store, 0, 200, 600).unwrap(), sectors(0x40, 600).0);
+}
+
+#[test]
+fn a_truncation_of_moved_slots_loses_what_lies_behind_it_and_nothing_else() {
+    for (first, is_synced) in [(5, true), (5, false), (6, false), (15, true), (40, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = open(dir.path());
+        write(&mut store, 0, 0, 32, 1).unwrap();
+        let file = store.get(key(0)).unwrap().unwrap();
+        // Not in order: what is behind the end lies before what is not.
+        move_slots(&file, 6, 4, 0x80);
+        move_slots(&file, 0, 4, 0x40);
+        let mut expected = read(&mut store, 0, 0, 64).unwrap();
+        expected[(first * SECTOR_BYTES) as usize..].fill(0);
+        file.sync().unwrap();
+        file.truncate(first * SECTOR_BYTES, mark(9, 5)).unwrap();
+        assert_eq!(read(&mut store, 0, 0, 64).unwrap(), expected, "cut at sector {first}");
+        let written = if is_synced { file.sync() } else { file.flush() };
+        written.unwrap();
+        drop((file, store));
+        let mut store = open(dir.path());
+        assert_eq!(read(&mut store, 0, 0, 64).unwrap(), expected, "cut at sector {first}");
+        assert_eq!(store.stat(key(0)).unwrap().unwrap().logical_end, 5);
+        assert!(store.is_unwritten(key(0), first * SECTOR_BYTES, (SECTORS - first) * SECTOR_BYTES).unwrap());
+        write(&mut store, 0, first, 4, 0x20).unwrap();
+        assert_eq!(read(&mut store, 0, first, 4).unwrap(), sectors(0x20, 4).0);
+        assert_eq!(read(&mut store, 0, 0, first).unwrap(), expected[..(first * SECTOR_BYTES) as usize]);
+    }
+}
+
+#[test]
+fn an_older_record_done_again_spares_what_a_later_one_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    write(&mut store, 0, 0, 8, 1).unwrap();
+    let file = store.get(key(0)).unwrap().unwrap();
+    let placed = place(&file, 1, 1, 0x80).unwrap();
+    placed.point(&file, mark(2, 10));
+    let expected = read(&mut store, 0, 0, 8).unwrap();
+    file.sync().unwrap();
+    drop((file, store));
+    let mut store = open(dir.path());
+    let file = store.get(key(0)).unwrap().unwrap();
+    assert!(file.keep_found(7, SLOT, placed.placement()).unwrap());
+    let (bytes, crcs) = sectors(0x20, 4);
+    file.write_at(6, SECTOR_BYTES, &bytes, &crcs, mark(1, 10)).unwrap();
+    let found = read(&mut store, 0, 0, 8).unwrap();
+    assert_eq!(found[1024..2048], expected[1024..2048]);
+    assert_eq!((&found[512..1024], &found[2048..2560]), (&bytes[..512], &bytes[1536..]));
+    placed.point(&file, mark(2, 10));
+    file.write_at(8, SECTOR_BYTES, &bytes, &crcs, mark(3, 10)).unwrap();
+    assert_eq!(read(&mut store, 0, 1, 4).unwrap(), bytes);
 }
 
 #[test]
@@ -375,6 +598,23 @@ enum Step {
         fill: u8,
         is_direct: bool,
     },
+    /// Whole slots, at once.
+    Move {
+        slot: u64,
+        count: u64,
+        fill: u8,
+    },
+    /// Whole slots, by a record that stays in the journal for some steps.
+    Place {
+        slot: u64,
+        count: u64,
+        fill: u8,
+    },
+    /// The oldest such record is applied,
+    Point,
+    /// and leaves the journal.
+    LetGo,
+    GiveBack,
     Punch {
         first: u64,
         count: u64,
@@ -393,7 +633,14 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Around the ends and around the boundary between the two pages of the table.
     let first = prop_oneof![0u64..12, 1018u64..1030, 2030u64..SECTORS];
+    let slot = prop_oneof![0u64..6, 508u64..515, 1015u64..SECTORS / 2];
+    let slots = (slot, prop_oneof![8 => 1u64..10, 1 => 200u64..600], any::<u8>());
     let step = prop_oneof![
+        4 => slots.clone().prop_map(|(slot, count, fill)| Step::Move { slot, count, fill }),
+        3 => slots.prop_map(|(slot, count, fill)| Step::Place { slot, count, fill }),
+        2 => Just(Step::Point),
+        2 => Just(Step::LetGo),
+        1 => Just(Step::GiveBack),
         6 => (first.clone(), 1u64..20, any::<u8>(), any::<bool>())
             .prop_map(|(first, count, fill, is_direct)| Step::Write { first, count, fill, is_direct }),
         2 => (first.clone(), prop_oneof![0u64..20, 900u64..1100]).prop_map(|(first, count)| Step::Punch { first, count }),
@@ -409,9 +656,46 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     sectors: Vec<Option<Vec<u8>>>,
     mark: Mark,
+    /// Records in the journal, the oldest first, and whether they are applied.
+    named: Vec<(PlacedBytes, bool)>,
 }
 
 impl Model {
+    fn set(&mut self, first: u64, bytes: &[u8]) {
+        for (sector, bytes) in (first..).zip(bytes.chunks_exact(512)) {
+            self.sectors[sector as usize] = Some(bytes.to_vec());
+        }
+    }
+
+    /// The oldest record that waits for it is applied.
+    fn point(&mut self, file: &FragmentFile, mark: Mark) -> bool {
+        let Some(at) = self.named.iter().position(|(_, is_applied)| !is_applied) else { return false };
+        self.named[at].0.point(file, mark);
+        self.named[at].1 = true;
+        let (first, bytes) = (self.named[at].0.first * 2, self.named[at].0.bytes.clone());
+        self.set(first, &bytes);
+        true
+    }
+
+    /// All records leave the journal, applied or not.
+    fn let_all_go(&mut self, file: &FragmentFile) {
+        self.named.drain(..).for_each(|(named, _)| file.let_go(&named.places));
+    }
+
+    /// The file was opened again, and the journal read.
+    fn keep_found(&self, store: &mut FragmentStore) {
+        for (lsn, (named, _)) in (1..).zip(&self.named) {
+            let file = store.get(key(0)).unwrap().unwrap();
+            assert!(file.keep_found(lsn, named.first * SLOT, named.placement()).unwrap());
+        }
+    }
+
+    fn check_named(&self, store: &mut FragmentStore) {
+        for (named, _) in self.named.iter().filter(|(_, is_applied)| !is_applied) {
+            assert!(named.is_there(&store.get(key(0)).unwrap().unwrap()), "a record lost its bytes");
+        }
+    }
+
     fn check(&self, store: &mut FragmentStore) {
         let exists = store.stat(key(0)).unwrap();
         for window in [0..30, 1010..1040, 2020..SECTORS, 1023..1025] {
@@ -451,7 +735,7 @@ proptest! {
     fn a_fragment_is_what_was_done_to_it(steps in steps()) {
         let dir = tempfile::tempdir().unwrap();
         let mut store = open(dir.path());
-        let mut model = Model { sectors: vec![None; SECTORS as usize], mark: Mark::default() };
+        let mut model = Model { sectors: vec![None; SECTORS as usize], mark: Mark::default(), named: Vec::new() };
         for (seq, step) in (1u64..).zip(steps) {
             let new = mark(seq, (seq * 37) % 100);
             let mut file = || store.get_or_create(key(0), profile()).unwrap();
@@ -462,15 +746,53 @@ proptest! {
                     let offset = first * SECTOR_BYTES;
                     let file = file();
                     if is_direct && file.is_unwritten(offset, count * SECTOR_BYTES).unwrap() {
-                        file.write_data_only(offset, &bytes).unwrap();
-                        file.publish(offset, &crcs, new).unwrap();
+                        match file.write_data_only(offset, &bytes).unwrap() {
+                            Some((slot_bytes, places)) => {
+                                let placement = Placement { slot_bytes, places: &places };
+                                file.point(offset, placement, &crcs, new).unwrap();
+                                file.let_go(&places);
+                            }
+                            None => file.publish(offset, &crcs, new).unwrap(),
+                        }
                     } else {
                         file.write(offset, &bytes, &crcs, new).unwrap();
                     }
-                    for (sector, bytes) in (first..).zip(bytes.chunks_exact(512)) {
-                        model.sectors[sector as usize] = Some(bytes.to_vec());
-                    }
+                    model.set(first, &bytes);
                     true
+                }
+                Step::Move { slot, count, fill } => {
+                    let file = file();
+                    let placed = place(&file, slot, count.min(SECTORS / 2 - slot), fill);
+                    model.check(&mut store);
+                    if let Some(placed) = &placed {
+                        placed.point(&file, new);
+                        file.let_go(&placed.places);
+                        model.set(slot * 2, &placed.bytes);
+                    }
+                    placed.is_some()
+                }
+                Step::Place { slot, count, fill } => {
+                    let placed = place(&file(), slot, count.min(SECTORS / 2 - slot), fill);
+                    model.named.extend(placed.map(|placed| (placed, false)));
+                    false
+                }
+                Step::Point => match store.get(key(0)).unwrap() {
+                    Some(file) => model.point(&file, new),
+                    None => false,
+                },
+                Step::LetGo => {
+                    if model.named.first().is_some_and(|(_, is_applied)| *is_applied) {
+                        let (named, _) = model.named.remove(0);
+                        file().let_go(&named.places);
+                    }
+                    false
+                }
+                Step::GiveBack => {
+                    if let Some(file) = store.get(key(0)).unwrap() {
+                        file.sync().unwrap();
+                        file.give_back().unwrap();
+                    }
+                    false
                 }
                 Step::Punch { first, count } => {
                     let end = SECTORS.min(first + count);
@@ -479,7 +801,12 @@ proptest! {
                     true
                 }
                 Step::Truncate { first } => {
-                    file().truncate(first * SECTOR_BYTES, new).unwrap();
+                    let file = file();
+                    if first == 0 {
+                        // A removal waits until what was placed before it is out of the journal.
+                        model.let_all_go(&file);
+                    }
+                    file.truncate(first * SECTOR_BYTES, new).unwrap();
                     model.sectors[first as usize..].fill(None);
                     model.mark.logical_end = 0;
                     true
@@ -496,6 +823,7 @@ proptest! {
                         None => {}
                     }
                     store = open(dir.path());
+                    model.keep_found(&mut store);
                     false
                 }
                 Step::ForgetTable => {
@@ -511,6 +839,7 @@ proptest! {
                 model.mark = Mark { version: new.version, logical_end };
             }
             model.check(&mut store);
+            model.check_named(&mut store);
         }
     }
 }

@@ -23,6 +23,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub const SECTOR: usize = 512;
 pub const FRAGMENT: usize = 256 << 10;
+/// What is written whole is placed.
+pub const SLOT: usize = 2 * SECTOR;
 
 pub fn pg() -> PgId {
     PgId { pool: PoolId::new(1), number: 0 }
@@ -237,6 +239,9 @@ impl Bench {
         let sectors = FRAGMENT / SECTOR;
         let length = if random.u8(0..3) == 0 { random.usize(64..256) } else { random.usize(1..8) };
         let start = random.usize(0..sectors - length);
+        // About half of them are of whole slots.
+        let unit = if random.bool() { SLOT / SECTOR } else { 1 };
+        let (start, length) = (start / unit * unit, length.next_multiple_of(unit));
         let op = match random.u8(0..20) {
             0 => Op::Punch,
             1 => Op::Truncate,
@@ -348,6 +353,6 @@ pub fn config() -> CoreConfig {
     config.journal.journal_segment_bytes = 1 << 20;
     config.journal.journal_bytes_max = 16 << 20;
     config.journal_sync_interval = Duration::from_millis(5);
-    config.fragment.fragment_slot_bytes = 1024;
+    config.fragment.fragment_slot_bytes = SLOT as u32;
     config
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod heal;
+mod placed;
 mod scrub;
 
 use super::recovery::Return;

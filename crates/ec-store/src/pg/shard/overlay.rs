@@ -210,7 +210,8 @@ impl ObjectLog {
 
     /// Does a direct record before `lsn` that is still in the journal span a part of the range?
     pub fn has_direct_before(&self, lsn: Lsn, range: &Range<u64>) -> bool {
-        let direct = self.directs.iter().any(|(span, at)| *at < lsn && span.start < range.end && range.start < span.end);
+        let direct =
+            self.directs.iter().any(|(span, at)| *at < lsn && span.start < range.end && range.start < span.end);
         direct || self.placed_in(range).any(|at| at < lsn)
     }
 

@@ -284,13 +284,7 @@ pub trait ShardStore {
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
-    fn write_direct(
-        &mut self,
-        pg: PgId,
-        object: ObjectId,
-        offset: u64,
-        data: &Summed,
-    ) -> Result<Payload, StoreError>;
+    fn write_direct(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Payload, StoreError>;
 
     /// Puts the bytes of whole slots into places of the fragment file where no slot lies, and which no record names that may be in the
     /// journal when it is read again (Rule: PlaceKeep); readers see the old bytes. `None`, with nothing done: these are no whole slots, or
@@ -298,13 +292,7 @@ pub trait ShardStore {
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
-    fn place(
-        &mut self,
-        pg: PgId,
-        object: ObjectId,
-        offset: u64,
-        data: &Summed,
-    ) -> Result<Option<Placed>, StoreError>;
+    fn place(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError>;
 
     /// Changes a fragment file, making it if it is missing. Repeating changes is harmless.
     ///

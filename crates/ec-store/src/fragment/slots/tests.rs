@@ -1,0 +1,294 @@
+//! Slots against records and bytes that are looked at one by one.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Bytes of a slot: two sectors.
+const SLOT: u64 = 1024;
+
+/// A record in the journal.
+#[derive(Clone, Debug)]
+struct Named {
+    lsn: u64,
+    slots: Range<u16>,
+    places: Box<[u16]>,
+    /// Slots may still be pointed there.
+    is_due: bool,
+}
+
+/// Numbers choose among what there is when the step is taken.
+#[derive(Clone, Debug)]
+enum Step {
+    Take { first: u16, count: u16 },
+    Point(usize),
+    LetGo(usize),
+    Reset,
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (any::<u16>(), prop_oneof![1u16..4, 1u16..24]).prop_map(|(first, count)| Step::Take { first, count }),
+        5 => any::<usize>().prop_map(Step::Point),
+        4 => any::<usize>().prop_map(Step::LetGo),
+        1 => Just(Step::Reset),
+        2 => Just(Step::Restart),
+    ];
+    proptest::collection::vec(step, 1..80)
+}
+
+/// Slots, and what is known of them from outside.
+struct Model {
+    slots: Slots,
+    bytes: u64,
+    at: Vec<u16>,
+    named: Vec<Named>,
+    lsn: u64,
+}
+
+impl Model {
+    fn new(bytes: u64) -> Self {
+        let slots = Slots::new(SLOT as u32, bytes);
+        let at = (0..slots.count()).collect();
+        Self { slots, bytes, at, named: Vec::new(), lsn: 0 }
+    }
+
+    fn is_used(&self, place: u16) -> bool {
+        self.at.contains(&place) || self.named.iter().any(|named| named.places.contains(&place))
+    }
+
+    fn take(&mut self, first: u16, count: u16) {
+        let slots = self.slots.count();
+        let first = first % slots;
+        let count = count.min(slots - first);
+        let free = (0..slots * 3 / 2).filter(|&place| !self.is_used(place)).count();
+        let Some(places) = self.slots.take(usize::from(count)) else {
+            assert!(free < usize::from(count), "{free} places are free, and {count} are not found");
+            return;
+        };
+        assert_eq!(places.len(), usize::from(count));
+        for (n, place) in places.iter().enumerate() {
+            assert!(!self.is_used(*place) && !places[..n].contains(place), "place {place} is taken twice");
+            assert!(*place < slots * 3 / 2, "place {place} of a file with {slots} slots");
+        }
+        self.lsn += 1;
+        self.named.push(Named { lsn: self.lsn, slots: first..first + count, places, is_due: true });
+    }
+
+    fn point(&mut self, which: usize) {
+        let due: Vec<_> = self.named.iter().filter(|named| named.is_due).cloned().collect();
+        let Some(named) = due.get(which % due.len().max(1)) else { return };
+        self.slots.point(named.slots.clone(), &named.places);
+        for (slot, place) in named.slots.clone().zip(&named.places) {
+            self.at[usize::from(slot)] = *place;
+        }
+    }
+
+    fn let_go(&mut self, which: usize) {
+        if self.named.is_empty() {
+            return;
+        }
+        let named = self.named.remove(which % self.named.len());
+        self.slots.let_go(&named.places);
+    }
+
+    fn reset(&mut self) {
+        self.slots.reset();
+        self.at = (0..self.slots.count()).collect();
+        // What is older than a removal is applied before it.
+        self.named.iter_mut().for_each(|named| named.is_due = false);
+    }
+
+    /// The file is opened again, and the journal read.
+    fn restart(&mut self) {
+        let mut map = self.slots.encode();
+        map.resize(self.slots.map_bytes() as usize, 0);
+        let layout = self.slots.layout();
+        self.slots = Slots::new(SLOT as u32, self.bytes);
+        if let Some((slot_bytes, places)) = layout {
+            assert_eq!(u64::from(slot_bytes), SLOT);
+            self.slots.decode(places, &map);
+            assert!(!self.slots.take_dirty(), "a map that the file was given is as it should be");
+        }
+        for named in &self.named {
+            let placement = Placement { slot_bytes: SLOT as u32, places: &named.places };
+            let offset = u64::from(named.slots.start) * SLOT;
+            assert_eq!(self.slots.named(offset, placement), Some(named.slots.clone()));
+            self.slots.keep_found(named.slots.clone(), &named.places, named.lsn);
+        }
+    }
+
+    fn check(&mut self) {
+        let mut taken = std::collections::BTreeSet::new();
+        for (slot, place) in self.at.iter().enumerate() {
+            assert_eq!(self.slots.place_of(slot as u16), *place, "slot {slot}");
+            assert!(taken.insert(*place), "two slots lie in place {place}");
+        }
+        let mut free = self.slots.free().into_iter().flat_map(|piece| match piece {
+            Piece::Places { at, length } => at / SLOT..(at + length) / SLOT,
+            Piece::Rest { .. } => panic!("the rest is never free"),
+        });
+        assert!(free.all(|place| !self.is_used(place as u16)), "what somebody counts on is not free");
+        check_pieces(&self.slots, self.bytes);
+    }
+}
+
+/// Where each byte of some pieces lies: in a place, or in the rest.
+fn bytes_of(pieces: &Pieces) -> Vec<(bool, u64)> {
+    let of = |piece: &Piece| match *piece {
+        Piece::Places { at, length } => (true, at..at + length),
+        Piece::Rest { at, length } => (false, at..at + length),
+    };
+    pieces.iter().map(of).flat_map(|(is_place, bytes)| bytes.map(move |at| (is_place, at))).collect()
+}
+
+fn check_pieces(slots: &Slots, bytes: u64) {
+    let slotted = u64::from(slots.count()) * SLOT;
+    for range in [0..bytes, 0..0, 700..700, 512..bytes - 512, SLOT..3 * SLOT, slotted - 1..bytes, slotted..bytes] {
+        let expected: Vec<(bool, u64)> = range
+            .clone()
+            .map(|at| match at < slotted {
+                true => (true, u64::from(slots.place_of((at / SLOT) as u16)) * SLOT + at % SLOT),
+                false => (false, at),
+            })
+            .collect();
+        assert_eq!(bytes_of(&slots.pieces(range.clone())), expected, "{range:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_two_slots_lie_in_one_place_and_no_place_in_use_is_taken(
+        steps in steps(),
+        count in 4u64..20,
+        rest in prop_oneof![Just(0), Just(512u64)],
+    ) {
+        let mut model = Model::new(count * SLOT + rest);
+        for step in steps {
+            match step {
+                Step::Take { first, count } => model.take(first, count),
+                Step::Point(which) => model.point(which),
+                Step::LetGo(which) => model.let_go(which),
+                Step::Reset => model.reset(),
+                Step::Restart => model.restart(),
+            }
+            model.check();
+        }
+        // Nothing is lost for good: with no records left, all but the slots' own places are free.
+        while !model.named.is_empty() {
+            model.let_go(0);
+        }
+        prop_assert!(model.slots.take(usize::from(model.slots.count() / 2)).is_some());
+    }
+
+    #[test]
+    fn any_map_gives_each_slot_a_place_of_its_own(
+        count in 1u16..200,
+        more in 0u16..100,
+        entries in proptest::collection::vec(prop_oneof![0u16..8, 0u16..320, any::<u16>()], 200),
+    ) {
+        let places = count + more;
+        let new = || Slots::new(SLOT as u32, u64::from(count) * SLOT);
+        let mut slots = new();
+        let map: Vec<u8> = entries.iter().take(usize::from(count)).flat_map(|entry| entry.to_le_bytes()).collect();
+        slots.decode(places, &map);
+        let mut found = slots.places_of(0..count);
+        let mut again = new();
+        again.decode(places, &slots.encode());
+        prop_assert_eq!(again.places_of(0..count), found.clone());
+        prop_assert!(!again.take_dirty(), "what was mended stays so");
+        let is_possible = |entry: &&u16| usize::from(**entry) <= usize::from(places);
+        if entries.iter().take(usize::from(count)).all(|entry| is_possible(&entry)) && !slots.take_dirty() {
+            prop_assert_eq!(slots.encode(), map.chunks_exact(2).enumerate().flat_map(|(slot, entry)| {
+                // Its own place has two names.
+                let is_own = usize::from(u16::from_le_bytes([entry[0], entry[1]])) == slot + 1;
+                if is_own { [0, 0] } else { [entry[0], entry[1]] }
+            }).collect::<Vec<u8>>());
+        }
+        found.sort_unstable();
+        prop_assert!(found.windows(2).all(|two| two[0] < two[1]), "two slots lie in one place");
+        prop_assert!(found.iter().all(|&place| place < places));
+        // Nor are such places given to others.
+        if let Some(taken) = slots.take(1) {
+            prop_assert!(!found.contains(&taken[0]));
+        }
+    }
+
+    #[test]
+    fn older_records_change_all_but_what_later_ones_left(
+        ahead in proptest::collection::btree_map(0u16..12, 1u64..9, 0..8),
+        start in 0u64..28,
+        sectors in 0u64..28,
+        lsn in 0u64..10,
+    ) {
+        let mut slots = Slots::new(SLOT as u32, 12 * SLOT + 4 * SECTOR_BYTES);
+        for (&slot, &lsn) in &ahead {
+            slots.keep_found(slot..slot + 1, &[slot], lsn);
+        }
+        let sectors = start..(start + sectors).min(28);
+        let parts = slots.behind(sectors.start * SECTOR_BYTES..sectors.end * SECTOR_BYTES, lsn);
+        prop_assert!(parts.windows(2).all(|two| two[0].end < two[1].start), "{parts:?}");
+        prop_assert!(parts.iter().all(|part| !part.is_empty()));
+        for sector in 0..40 {
+            let is_later = ahead.get(&((sector * SECTOR_BYTES / SLOT) as u16)).is_some_and(|by| *by > lsn);
+            let is_changed = parts.iter().any(|part| part.contains(&(sector * SECTOR_BYTES)));
+            prop_assert_eq!(is_changed, sectors.contains(&sector) && !is_later, "sector {}", sector);
+        }
+    }
+
+    #[test]
+    fn places_that_cannot_be_have_no_pieces(
+        slot_bytes in prop_oneof![Just(0u32), Just(512), Just(1024), Just(2048), Just(1 << 20), any::<u32>()],
+        own_bytes in prop_oneof![Just(0u32), Just(1024)],
+        places in proptest::collection::vec(prop_oneof![0u16..24, any::<u16>()], 0..6),
+        skip in 0u64..5000,
+        length in 0u64..5000,
+        is_touched in any::<bool>(),
+    ) {
+        let mut slots = Slots::new(own_bytes, 16 * SLOT);
+        if is_touched {
+            slots.take(1);
+        }
+        let pieces = slots.pieces_in(Placement { slot_bytes, places: &places }, skip, length);
+        let bytes = bytes_of(&pieces);
+        let is_cut_so = slots.slot_bytes() > 0 && slots.slot_bytes() == u64::from(slot_bytes);
+        let places_max = u64::from(slots.count()) * 3 / 2;
+        if !is_cut_so || places.iter().any(|&place| u64::from(place) >= places_max) {
+            prop_assert_eq!(bytes, vec![]);
+        } else {
+            let slot = u64::from(slot_bytes);
+            let end = (skip + length).min(slot * places.len() as u64);
+            let expected = (skip..end).map(|at| (true, u64::from(places[(at / slot) as usize]) * slot + at % slot));
+            prop_assert_eq!(bytes, expected.collect::<Vec<_>>());
+        }
+        prop_assert!(!is_touched || own_bytes == 0 || slots.slot_bytes() == SLOT, "slots in use are not cut anew");
+    }
+}
+
+#[test]
+fn a_record_older_than_a_setting_is_found_where_it_was_put() {
+    for own in [0, 512, 2048, 1 << 20] {
+        let mut slots = Slots::new(own, 16 * SLOT);
+        let placement = Placement { slot_bytes: SLOT as u32, places: &[20, 3] };
+        assert_eq!(slots.named(2 * SLOT, placement), Some(2..4), "slots of {own} bytes");
+        slots.keep_found(2..4, &[20, 3], 1);
+        slots.point(2..4, &[20, 3]);
+        assert_eq!(slots.layout(), Some((SLOT as u32, 21)));
+        assert_eq!(slots.named(0, Placement { slot_bytes: 512, places: &[1] }), None);
+    }
+}
+
+/// As many slots as a place has numbers for.
+#[test]
+fn every_slot_of_the_largest_fragment_can_be_named() {
+    for count in [3, 43_689, u64::from(COUNT_MAX)] {
+        let mut slots = Slots::new(512, count * 512);
+        let last = u16::try_from(count - 1).unwrap();
+        let places = slots.places_of(last..last + 1);
+        slots.keep(&places);
+        let placement = Placement { slot_bytes: 512, places: &places };
+        assert_eq!(slots.named(u64::from(last) * 512, placement), Some(last..last + 1), "{count} slots");
+        assert!(slots.take(count as usize / 2).is_some_and(|places| !places.contains(&u16::MAX)));
+    }
+    assert_eq!(Slots::new(512, (u64::from(COUNT_MAX) + 1) * 512).slot_bytes(), 0, "no numbers for all places");
+}
