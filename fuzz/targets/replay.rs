@@ -5,7 +5,7 @@
 use ec_store::core::replay;
 use ec_store::journal::{Location, RecoveredEntry};
 use ec_store::pg::shard::{
-    Change, Item, Lsn, Payload, PgShard, Placed, Replay, ShardStore, StoreError, Summed,
+    Change, Item, Lsn, PgShard, Placed, Replay, ShardStore, StoreError, Summed,
 };
 use ec_store::pg::{PgView, SessionTable, ShardView};
 use fuzz::Input;
@@ -33,7 +33,7 @@ impl ShardStore for Nowhere {
         false
     }
 
-    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Payload, StoreError> {
+    fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
         Err(StoreError::NoSpace)
     }
 

@@ -169,7 +169,7 @@ pub struct Disk {
     births: [u32; OBJECTS],
     direct: [bool; OBJECTS],
     /// Places that records in the journal name.
-    named: BTreeMap<Lsn, (usize, Box<[u16]>)>,
+    named: BTreeMap<Lsn, (usize, Vec<u16>)>,
     /// Slots that the file shows as a record in the journal left them.
     ahead: [BTreeMap<usize, Lsn>; OBJECTS],
     /// Writes of whole slots are placed.
@@ -394,7 +394,7 @@ impl Disk {
                     self.ahead[o].insert(slot, lsn);
                 }
             }
-            self.named.insert(lsn, (o, placed.places.clone()));
+            self.named.insert(lsn, (o, placed.places.to_vec()));
         }
         if let Some(lsn) = bad {
             let delta = Delta::CutFrom(lsn);
@@ -496,10 +496,14 @@ impl Disk {
                 }
                 self.publish(o, offset, &[], logical_end);
             }
-            Change::Point { offset, placed, logical_end } => {
+            Change::Point { lsn, offset, placed, logical_end } => {
                 let first = offset as usize / SECTOR / SLOT;
                 for (slot, place) in (first..).zip(&placed.places) {
                     self.ahead[o].remove(&slot);
+                    let old = self.file(o).place(slot) as u16;
+                    if let Some((_, places)) = self.named.get_mut(&lsn) {
+                        places.push(old);
+                    }
                     self.file(o).map[slot] = if usize::from(*place) == slot { 0 } else { *place as u8 + 1 };
                 }
                 self.publish(o, offset, &placed.crcs, logical_end);
@@ -597,7 +601,7 @@ impl ShardStore for Disk {
             Item::Record(record) => {
                 let lsn = self.push(Stored::Record(record.clone()));
                 if let Payload::Placed(placed) = &record.payload {
-                    self.named.insert(lsn, (number(record.object), placed.places.clone()));
+                    self.named.insert(lsn, (number(record.object), placed.places.to_vec()));
                 }
                 Ok(lsn)
             }
@@ -609,7 +613,13 @@ impl ShardStore for Disk {
         self.files[number(object)].is_none_or(|file| file.crcs[sectors(range)].iter().all(|crc| *crc == 0))
     }
 
-    fn write_direct(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Payload, StoreError> {
+    fn write_direct(
+        &mut self,
+        _: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Box<[u32]>, StoreError> {
         if self.full {
             return Err(StoreError::NoSpace);
         }
@@ -619,15 +629,7 @@ impl ShardStore for Disk {
         if self.write_fails() {
             return Err(StoreError::Io("of a direct write".into()));
         }
-        let crcs = tags_of(data).map(crc).collect();
-        let file = *self.file(o);
-        Ok(match self.slots(offset, data) {
-            Some(slots) => {
-                let places = slots.map(|slot| file.place(slot) as u16).collect();
-                Payload::Placed(Placed { slot_bytes: (SLOT * SECTOR) as u32, places, crcs })
-            }
-            None => Payload::Direct(crcs),
-        })
+        Ok(tags_of(data).map(crc).collect())
     }
 
     fn place(&mut self, _: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError> {

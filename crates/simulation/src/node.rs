@@ -3,7 +3,7 @@
 //! Contract: everything that the core awaits is a step of its own here, so that anything may happen in between: the end of
 //! a turn, of a sync, of a trim's two halves, of a question.
 
-use crate::disk::{Disk, ROT, SECTOR, SECTORS, Syncing, Tags, crc, number, tags_of};
+use crate::disk::{Disk, ROT, SECTOR, SECTORS, SLOT, Syncing, Tags, crc, number, tags_of};
 use crate::rot::Mend;
 use crate::way::Way;
 use crate::world::{Check, Msg, N, Rep, World, pg_id};
@@ -91,6 +91,8 @@ pub struct Node {
     pub disk: Disk,
     /// It lost power, or holds nothing, and the monitor may not have heard of it.
     pub lost: bool,
+    /// It lost power, and what it finds then is not settled yet.
+    pub unsettled: bool,
     /// See `lost`.
     pub blank: bool,
     /// A boot message is under way.
@@ -130,6 +132,7 @@ impl Node {
             run: false,
             disk,
             lost: false,
+            unsettled: false,
             blank,
             booting: false,
             stale_boots: 0,
@@ -301,8 +304,13 @@ impl World {
     pub fn start(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         node.run = true;
+        let lacks = node.disk.lacks_direct_bytes(pg_id());
+        assert!(
+            !lacks || !self.bounds.placed || node.unsettled,
+            "no-lost-ack: bytes of a record are gone with the process"
+        );
         // such a start is one after a loss of power, whatever else is known of it
-        node.lost |= node.disk.lacks_direct_bytes(pg_id());
+        node.lost |= lacks;
         self.boot(i);
     }
 
@@ -324,8 +332,10 @@ impl World {
             }
             None => {
                 let (replay, bad) = node.disk.replay(pg_id());
+                node.unsettled = false;
                 let mut shard = PgShard::restart(view, replay);
                 shard.set_direct_bytes_min(if self.bounds.direct { 2 * SECTOR as u32 } else { u32::MAX });
+                shard.set_slot_bytes(if self.bounds.placed { (SLOT * SECTOR) as u32 } else { 0 });
                 shard.set_dirty_objects_max(self.bounds.dirty_max);
                 node.shard = Some(shard);
                 if bad {
@@ -360,10 +370,10 @@ impl World {
             way.into_iter().for_each(|way| way.member_died(i));
         }
         let node = &mut self.nodes[i];
-        let (lost, blank) = (node.lost, node.blank);
+        let (lost, unsettled, blank) = (node.lost, node.unsettled, node.blank);
         let mut disk = std::mem::take(&mut node.disk);
         disk.crash();
-        *node = Node { lost, ..Node::new(disk, blank) };
+        *node = Node { lost, unsettled, ..Node::new(disk, blank) };
     }
 
     /// A node's machine loses power.
@@ -371,7 +381,7 @@ impl World {
         self.stop(i);
         let node = &mut self.nodes[i];
         node.disk.power(fate);
-        node.lost = true;
+        (node.lost, node.unsettled) = (true, true);
     }
 
     /// A disk is replaced by an empty one.

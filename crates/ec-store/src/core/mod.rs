@@ -416,6 +416,7 @@ impl<O: Outlet> Core<O> {
                 let replay = restart::check_direct(store, view.me, replay)?;
                 let mut shard = PgShard::restart(view, replay);
                 shard.set_direct_bytes_min(self.shared.config.direct_bytes_min);
+                shard.set_slot_bytes(self.shared.config.fragment.fragment_slot_bytes);
                 shard.set_dirty_objects_max(self.shared.config.dirty_objects_max);
                 shard.note_whole(store)?;
                 shards.insert(pg, Held { shard, outlets: HashMap::new() });

@@ -101,15 +101,11 @@ fn last_checkpoint(entries: &[(Lsn, Entry)]) -> (Option<usize>, u64, Lsn) {
 /// Checks the bytes of a PG's direct records, and cuts at the first that lacks them.
 pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay: Replay) -> Result<Replay, CoreError> {
     let pg = replay.pg();
-    let DirectBytes { files, mut lacking } = look_at_direct(store, shard, &replay)?;
+    let DirectBytes { files, lacking } = look_at_direct(store, shard, &replay)?;
     for (lsn, record) in replay.placed() {
         let key = FragmentKey { pg, object: record.object, shard };
-        let is_possible = match store.open_damaged_too(key)? {
-            Some(file) => store.keep_found(lsn, &file, record)?,
-            None => false,
-        };
-        if !is_possible && lacking.is_none_or(|(first, _)| lsn < first) {
-            lacking = Some((lsn, record.object));
+        if let Some(file) = store.open_damaged_too(key)? {
+            store.keep_found(lsn, &file, record);
         }
     }
     // Rule: RestartSync - the bytes may be in the page cache only.

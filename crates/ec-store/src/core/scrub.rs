@@ -123,7 +123,11 @@ fn inspect(
     seed: Option<u64>,
     scrub: bool,
 ) -> Result<Inspection, FragmentError> {
-    let is_header_good = !scrub || range.start > 0 || file.recheck()?;
+    let is_first = scrub && range.start == 0;
+    let is_header_good = !is_first || file.recheck()?;
+    if is_first {
+        file.give_back()?;
+    }
     if scrub {
         file.uncache(range.start, range.end - range.start);
     }

@@ -66,11 +66,13 @@ pub(super) struct SyncFiles {
 #[derive(Debug)]
 struct Named {
     file: Arc<FragmentFile>,
-    places: Box<[u16]>,
+    /// And once it is applied those that its slots have left: the map that a kill leaves may still have them there, and older records
+    /// are then written to them again.
+    places: Vec<u16>,
     bytes: u64,
 }
 
-/// The places that records in the journal name, whether the records count or were dropped: they are not taken again before the
+/// The places that records in the journal name, whether the records count or were dropped since the start: they are not taken again before the
 /// journal is trimmed beyond them. Rule: PlaceKeep. Holding the files keeps these open, and what they know.
 #[derive(Debug, Default)]
 struct NamedPlaces {
@@ -91,6 +93,14 @@ impl NamedPlaces {
         self.bytes += named.bytes;
         *self.files.entry(named.file.key()).or_default() += 1;
         self.records.insert(lsn, named);
+    }
+
+    /// Slots have left these places, by a record that was applied.
+    fn leave(&mut self, lsn: Lsn, file: &FragmentFile, places: Vec<u16>) {
+        match self.records.get_mut(&lsn) {
+            Some(named) => named.places.extend(places),
+            None => file.let_go(&places),
+        }
     }
 
     /// Records before this position are no longer looked at.
@@ -330,9 +340,11 @@ impl CoreStore {
             Change::Write { lsn, offset, data, crcs, logical_end } => {
                 self.write_through(key, profile, lsn, offset, (data, crcs), logical_end)
             }
-            Change::Point { offset, placed, logical_end } => {
+            Change::Point { lsn, offset, placed, logical_end } => {
                 let file = self.fragments.get_or_create(key, profile)?;
-                file.point(offset, placed.placement(), &placed.crcs, Self::mark(logical_end))
+                let left = file.point(offset, placed.placement(), &placed.crcs, Self::mark(logical_end))?;
+                self.named.leave(lsn, &file, left);
+                Ok(())
             }
             Change::Publish { offset, crcs, logical_end } => {
                 self.fragments.get_or_create(key, profile)?.publish(offset, crcs, Self::mark(logical_end))
@@ -418,8 +430,8 @@ impl CoreStore {
         Ok(())
     }
 
-    /// Bytes of a record went to a file; gives their checksums.
-    fn put_direct(&mut self, key: FragmentKey, file: Arc<FragmentFile>, data: &Summed) -> Box<[u32]> {
+    /// Bytes of a record went to a file, to be synced before the record counts as durable; gives their checksums.
+    fn note_direct(&mut self, key: FragmentKey, file: Arc<FragmentFile>, data: &Summed) -> Box<[u32]> {
         self.space.wrote(space_taken(data.len() as u64));
         self.direct.insert(key, file);
         data.crcs().map_or_else(
@@ -436,7 +448,7 @@ impl CoreStore {
     fn named_by(&self, pg: PgId, record: &Record) -> Option<Named> {
         let Payload::Placed(placed) = &record.payload else { return None };
         let file = self.direct.get(&self.key(pg, record.object)?)?;
-        Some(Named { file: Arc::clone(file), places: placed.places.clone(), bytes: u64::from(record.length) })
+        Some(Named { file: Arc::clone(file), places: placed.places.to_vec(), bytes: u64::from(record.length) })
     }
 
     /// Bytes that records in the journal have placed elsewhere.
@@ -444,23 +456,19 @@ impl CoreStore {
         self.named.bytes()
     }
 
-    /// A record that was read from the journal names places of this file. `false`: it cannot have them.
-    ///
-    /// # Errors
-    /// Those of [`FragmentFile::keep_found`].
-    pub(super) fn keep_found(
-        &mut self,
-        lsn: Lsn,
-        file: &Arc<FragmentFile>,
-        record: &Record,
-    ) -> Result<bool, FragmentError> {
-        let Payload::Placed(placed) = &record.payload else { return Ok(true) };
-        if !file.keep_found(lsn.0, record.offset, placed.placement())? {
-            return Ok(false);
+    /// A record that was read from the journal names places of this file, if it can have them.
+    pub(super) fn keep_found(&mut self, lsn: Lsn, file: &Arc<FragmentFile>, record: &Record) {
+        if let Payload::Placed(placed) = &record.payload
+            && file.keep_found(lsn.0, record.offset, placed.placement())
+        {
+            let (places, bytes) = (placed.places.to_vec(), u64::from(record.length));
+            self.named.note(lsn, Named { file: Arc::clone(file), places, bytes });
         }
-        let (places, bytes) = (placed.places.clone(), u64::from(record.length));
-        self.named.note(lsn, Named { file: Arc::clone(file), places, bytes });
-        Ok(true)
+    }
+
+    /// Does a record before this position name places?
+    pub(super) fn has_named_before(&self, upto: Lsn) -> bool {
+        self.named.records.first_key_value().is_some_and(|(lsn, _)| *lsn < upto)
     }
 
     /// Fragments of which no record names a place any more, since this was last asked.
@@ -565,17 +573,19 @@ impl ShardStore for CoreStore {
         self.fragments.is_unwritten(key, range.start, range.end - range.start).unwrap_or(false)
     }
 
-    fn write_direct(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Payload, StoreError> {
+    fn write_direct(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Box<[u32]>, StoreError> {
         self.check_poison()?;
         let place = *self.places.get(&pg).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
         let key = FragmentKey { pg, object, shard: place.shard };
         let file = self.fragments.get_or_create(key, place.profile).map_err(Self::fragment_error)?;
-        let places = file.write_data_only(offset, data).map_err(Self::fragment_error)?;
-        let crcs = self.put_direct(key, file, data);
-        Ok(match places {
-            Some((slot_bytes, places)) => Payload::Placed(Placed { slot_bytes, places, crcs }),
-            None => Payload::Direct(crcs),
-        })
+        file.write_data_only(offset, data).map_err(Self::fragment_error)?;
+        Ok(self.note_direct(key, file, data))
     }
 
     fn place(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Option<Placed>, StoreError> {
@@ -586,13 +596,13 @@ impl ShardStore for CoreStore {
         };
         // What is damaged is left to those who repair it, and what is not there has nothing to be kept for readers.
         let Ok(Some(file)) = self.fragments.get(key) else { return Ok(None) };
-        if self.fragments.is_crowded() {
+        if !self.named.files.contains_key(&key) && self.named.files.len() >= self.fragments.held_files_max() {
             return Ok(None);
         }
         let Some((slot_bytes, places)) = file.place(offset, data).map_err(Self::fragment_error)? else {
             return Ok(None);
         };
-        let crcs = self.put_direct(key, file, data);
+        let crcs = self.note_direct(key, file, data);
         Ok(Some(Placed { slot_bytes, places, crcs }))
     }
 

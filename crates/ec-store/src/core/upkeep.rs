@@ -11,7 +11,7 @@ use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
 use messenger::JobFailed;
 use protocol::shard::Status;
 use protocol::{PgId, Rules};
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -25,9 +25,11 @@ const APPLY_TIME: Duration = Duration::from_micros(500);
 const APPLY_INTERVAL: Duration = Duration::from_millis(10);
 /// What all cores give the disk between two beginnings of writing back: journals and fragments alike.
 const WRITE_BACK_BYTES: u64 = 128 << 20;
-/// How often it is looked whether space beside slots can be given back,
+/// How often it is looked whether space beside slots can be given back.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
-/// which it is when nothing was placed in a file for so long.
+/// Files that are looked at then: each may have to be opened.
+const GIVE_BACK_FILES: usize = 16;
+/// Space beside slots is given back when nothing was placed in a file for so long.
 const GIVE_BACK_DELAY: Duration = Duration::from_secs(60);
 /// How long to wait when the disk is full.
 const FULL_DELAY: Duration = Duration::from_millis(100);
@@ -575,7 +577,8 @@ impl<O: Outlet> Core<O> {
             // What waits for this trim may then hold up the next: one of a chain of writes and removals.
             is_awaited = steps.iter().any(|step| step.is_trim_awaited);
             let first = steps.iter().filter_map(|step| step.first).min();
-            (upto, first.is_some_and(|first| first < upto) || state.store.has_segment_before(upto))
+            let goes = first.is_some_and(|first| first < upto) || state.store.has_segment_before(upto);
+            (upto, goes || state.store.has_named_before(upto))
         };
         if !goes {
             return Ok(());
@@ -601,7 +604,7 @@ impl<O: Outlet> Core<O> {
     /// Gives the space of places that nobody counts on back to the file system, off this thread, where nothing was placed for a while:
     /// space that is taken anew costs more than that which is used again.
     pub(super) async fn give_backs(self) {
-        let mut idle: VecDeque<(Instant, Vec<FragmentKey>)> = VecDeque::new();
+        let mut idle: HashMap<FragmentKey, Instant> = HashMap::new();
         loop {
             self.shared.worker.sleep(GIVE_BACK_INTERVAL).await;
             let files = {
@@ -609,14 +612,15 @@ impl<O: Outlet> Core<O> {
                 if state.stopped {
                     return;
                 }
-                let unnamed = state.store.take_unnamed();
-                if !unnamed.is_empty() {
-                    idle.push_back((Instant::now(), unnamed));
-                }
-                let Some((_, keys)) = idle.pop_front_if(|(since, _)| since.elapsed() >= GIVE_BACK_DELAY) else {
+                let now = Instant::now();
+                idle.extend(state.store.take_unnamed().into_iter().map(|key| (key, now)));
+                let due = idle.iter().filter(|(_, since)| now - **since >= GIVE_BACK_DELAY).map(|(key, _)| *key);
+                let due: Vec<FragmentKey> = due.take(GIVE_BACK_FILES).collect();
+                due.iter().for_each(|key| _ = idle.remove(key));
+                if due.is_empty() {
                     continue;
-                };
-                state.store.unnamed_files(&keys)
+                }
+                state.store.unnamed_files(&due)
             };
             self.give_back(files).await;
         }

@@ -40,8 +40,8 @@ pub struct FragmentFile {
     dir: Dir,
     /// Where the data region begins in the file.
     data_start: u64,
-    /// Bytes of the slots that writes may be placed in; 0: none is.
-    slot_bytes: u32,
+    /// Writes of whole slots may be placed.
+    places_writes: bool,
     state: ContentionMutex<State>,
     changes: Changes,
     /// The name of the file is not durable yet.
@@ -170,7 +170,7 @@ impl FragmentFile {
             file,
             dir,
             data_start: data_start(profile),
-            slot_bytes: common.slot_bytes,
+            places_writes: common.slot_bytes > 0,
             state: ContentionMutex::new(&common.locks, "fragment", state),
             changes: Changes::new(is_new),
             is_dir_dirty: AtomicBool::new(is_new),
@@ -435,12 +435,11 @@ impl FragmentFile {
         Ok(())
     }
 
-    /// Writes bytes into sectors never written; they read as zeros until [`FragmentFile::publish`]. Where these are whole slots, gives
-    /// the bytes of one and their places, which count as taken until [`FragmentFile::let_go`]; they then are for [`FragmentFile::point`].
+    /// Writes bytes into sectors never written; they read as zeros until [`FragmentFile::publish`].
     ///
     /// # Errors
     /// `Written` if a sector was written before; `Full` and `Io`: nothing visible has changed.
-    pub fn write_data_only(&self, offset: u64, bytes: &[u8]) -> Result<Option<(u32, Box<[u16]>)>, FragmentError> {
+    pub fn write_data_only(&self, offset: u64, bytes: &[u8]) -> Result<(), FragmentError> {
         let length = bytes.len() as u64;
         let sectors = sectors_of(self.key, self.profile, offset, length)?;
         let mut state = self.state.lock();
@@ -451,18 +450,12 @@ impl FragmentFile {
         self.changed(bytes.len());
         let pieces = state.slots.pieces(offset..offset + length);
         let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES);
-        written.map_err(|(_, error)| self.io(error))?;
-        let slots = if self.slot_bytes > 0 { state.slots.whole(offset, length) } else { None };
-        Ok(slots.map(|slots| {
-            let places = state.slots.places_of(slots);
-            state.slots.keep(&places);
-            (state.slots.slot_bytes() as u32, places)
-        }))
+        written.map_err(|(_, error)| self.io(error))
     }
 
-    /// Writes the bytes of whole slots into free places, and gives the bytes of a slot and these; readers see the old bytes until [`FragmentFile::point`], and
-    /// the places count as taken until [`FragmentFile::let_go`]. `None`, with nothing done, if these are no whole slots or
-    /// there are not enough places.
+    /// Writes the bytes of whole slots into free places, and gives the bytes of a slot, and the places; readers see the old bytes until
+    /// [`FragmentFile::point`], and the places count as taken until [`FragmentFile::let_go`]. `None`, with nothing done, if these are no
+    /// whole slots or there are not enough places.
     ///
     /// # Errors
     /// `Full` and `Io`: nothing visible has changed.
@@ -470,7 +463,7 @@ impl FragmentFile {
         let length = bytes.len() as u64;
         sectors_of(self.key, self.profile, offset, length)?;
         let mut state = self.state.lock();
-        let slots = if self.slot_bytes > 0 { state.slots.whole(offset, length) } else { None };
+        let slots = state.slots.whole(offset, length).filter(|_| self.places_writes);
         let Some(places) = slots.and_then(|slots| state.slots.take(slots.len())) else { return Ok(None) };
         self.changed(bytes.len());
         let slot_bytes = state.slots.slot_bytes() as u32;
@@ -483,16 +476,12 @@ impl FragmentFile {
     }
 
     /// A record at position `lsn` that was read from the journal names these places for whole slots: they count as taken, as by
-    /// [`FragmentFile::place`], and slots that lie there already are kept from older records' changes. `false`, with nothing done, if they cannot be places of this fragment.
-    ///
-    /// # Errors
-    /// `BadRange`.
-    pub fn keep_found(&self, lsn: u64, offset: u64, placement: Placement<'_>) -> Result<bool, FragmentError> {
-        sectors_of(self.key, self.profile, offset, placement.bytes())?;
+    /// [`FragmentFile::place`], slots that lie there already are kept from older records' changes, and others have to leave. `false`,
+    /// with nothing done, if they cannot be places of this fragment.
+    pub fn keep_found(&self, lsn: u64, offset: u64, placement: Placement<'_>) -> bool {
         let mut state = self.state.lock();
-        let Some(slots) = state.slots.named(offset, placement) else { return Ok(false) };
-        state.slots.keep_found(slots, placement.places, lsn);
-        Ok(true)
+        let Some(slots) = state.slots.named(offset, placement) else { return false };
+        state.slots.keep_found(slots, placement.places, lsn)
     }
 
     /// The record that named these places is out of the journal, or did not get into it.
@@ -500,11 +489,18 @@ impl FragmentFile {
         self.state.lock().slots.let_go(places);
     }
 
-    /// Makes what lies in these places the bytes of whole slots, with the checksum of each sector.
+    /// Makes what lies in these places the bytes of whole slots, with the checksum of each sector. Gives the places that the slots
+    /// have left, which count as taken until [`FragmentFile::let_go`].
     ///
     /// # Errors
     /// `Io` and `BadRange`; nothing has changed.
-    pub fn point(&self, offset: u64, placement: Placement<'_>, crcs: &[u32], mark: Mark) -> Result<(), FragmentError> {
+    pub fn point(
+        &self,
+        offset: u64,
+        placement: Placement<'_>,
+        crcs: &[u32],
+        mark: Mark,
+    ) -> Result<Vec<u16>, FragmentError> {
         let length = crcs.len() as u64 * SECTOR_BYTES;
         let sectors = self.checked(offset, length, crcs)?;
         let mut state = self.state.lock();
@@ -513,10 +509,10 @@ impl FragmentFile {
         };
         self.load(&mut state, sectors.clone())?;
         self.changed(0);
-        state.slots.point(slots, placement.places);
+        let left = state.slots.point(slots, placement.places);
         state.table.set(sectors.start, crcs);
         state.apply(mark);
-        Ok(())
+        Ok(left)
     }
 
     /// Gives the space of places that nobody counts on back to the file system. What was done before must be synced.
@@ -524,13 +520,18 @@ impl FragmentFile {
     /// # Errors
     /// `Io`; nothing visible has changed.
     pub fn give_back(&self) -> Result<(), FragmentError> {
-        let mut state = self.state.lock();
-        if state.is_deleted {
-            return Ok(());
-        }
-        let free = state.slots.free();
-        for (at, within) in self.ranges(&state.slots, &free) {
-            self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
+        let free = self.state.lock().slots.free();
+        for piece in free {
+            // Others get their turn between two of them, and may take what was free.
+            let state = self.state.lock();
+            if state.is_deleted {
+                return Ok(());
+            }
+            if state.slots.is_free(piece) {
+                for (at, within) in self.ranges(&state.slots, &[piece]) {
+                    self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
+                }
+            }
         }
         Ok(())
     }
@@ -804,7 +805,9 @@ impl FragmentFile {
             }
             state.is_header_dirty = true;
         }
-        state.header.places = state.slots.layout();
+        let places = state.slots.layout();
+        state.is_header_dirty |= places != state.header.places;
+        state.header.places = places;
         if state.is_header_dirty {
             let bytes = state.header.encode(self.key, self.cluster);
             medium::write_counted(&*self.file, 0, &bytes).map_err(|(_, error)| self.io(error))?;

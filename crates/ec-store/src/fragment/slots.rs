@@ -15,7 +15,7 @@ use std::ops::Range;
 const SLOT_BYTES_MAX: u32 = 1 << 20;
 
 /// Slots of a fragment, at most: each place has a number of two bytes, and 0 is another's. A fragment with more has none.
-const COUNT_MAX: u16 = u16::MAX / 3 * 2;
+const COUNT_MAX: u16 = u16::MAX / 2;
 
 /// Can slots be of this size?
 pub fn is_slot_size(bytes: u32) -> bool {
@@ -85,7 +85,8 @@ impl Slots {
     /// All in their own places. `slot_bytes`: 0 or a power of two.
     pub fn new(slot_bytes: u32, fragment_bytes: u64) -> Self {
         let slot_bytes = u64::from(slot_bytes);
-        let count = fragment_bytes.checked_div(slot_bytes).filter(|&count| count <= u64::from(COUNT_MAX)).unwrap_or(0) as u16;
+        let count =
+            fragment_bytes.checked_div(slot_bytes).filter(|&count| count <= u64::from(COUNT_MAX)).unwrap_or(0) as u16;
         Self {
             fragment_bytes,
             slot_bytes: if count == 0 { 0 } else { slot_bytes },
@@ -124,7 +125,7 @@ impl Slots {
         std::mem::take(&mut self.is_dirty)
     }
 
-    /// What the map did not reach the file with, it is to be written with again.
+    /// The map did not reach the file: it is still to be written.
     pub fn set_dirty(&mut self) {
         self.is_dirty = true;
     }
@@ -177,11 +178,6 @@ impl Slots {
 
     fn place_of(&self, slot: u16) -> u16 {
         self.at.get(usize::from(slot)).copied().unwrap_or(slot)
-    }
-
-    /// The places of slots.
-    pub fn places_of(&self, slots: Range<u16>) -> Box<[u16]> {
-        slots.map(|slot| self.place_of(slot)).collect()
     }
 
     /// Where a range of the fragment lies, in order.
@@ -273,9 +269,9 @@ impl Slots {
 
     // ---- changes
 
-    /// Places that the file may have: half as many again as slots.
+    /// Places that the file may have: twice as many as slots.
     fn places_max(&self) -> u16 {
-        self.count + self.count / 2
+        self.count * 2
     }
 
     fn count_users(&mut self) {
@@ -330,20 +326,36 @@ impl Slots {
     /// A record names these places, each of which can be ([`Slots::can_have`]).
     pub fn keep(&mut self, places: &[u16]) {
         self.count_users();
-        for &place in places {
-            self.grow(place + 1);
-            self.users[usize::from(place)] += 1;
-        }
+        places.iter().for_each(|&place| self.use_place(place));
     }
 
-    /// A record that is in the journal when it is read again names these places for slots.
-    pub fn keep_found(&mut self, slots: Range<u16>, places: &[u16], lsn: u64) {
+    /// A record that is in the journal when it is read again names these places for slots. Another slot that the file has in one of
+    /// them has none of its bytes there, and gets a place that nobody counts on. `false`, with nothing done: there is none.
+    pub fn keep_found(&mut self, slots: Range<u16>, places: &[u16], lsn: u64) -> bool {
+        self.count_users();
+        let mut moved: Vec<(u16, u16, u16)> = Vec::new();
+        for (slot, &place) in slots.clone().zip(places) {
+            let lies_there = |other: &u16| *other != slot && self.place_of(*other) == place;
+            let Some(other) = (0..self.count).find(lies_there) else { continue };
+            let is_free = |free: &u16| {
+                let is_used = self.users.get(usize::from(*free)).is_some_and(|users| *users > 0);
+                !is_used && !places.contains(free) && moved.iter().all(|(_, _, to)| to != free)
+            };
+            let Some(to) = (0..self.places_max()).find(is_free) else { return false };
+            moved.push((other, place, to));
+        }
+        for (other, from, to) in moved {
+            self.use_place(to);
+            self.users[usize::from(from)] -= 1;
+            self.set_place(other, to);
+        }
         self.keep(places);
         for (slot, &place) in slots.zip(places) {
             if self.place_of(slot) == place {
                 self.ahead.insert(slot, lsn);
             }
         }
+        true
     }
 
     /// The record that named these places is out of the journal.
@@ -355,24 +367,34 @@ impl Slots {
         }
     }
 
-    /// Slots lie in these places from now on.
-    pub fn point(&mut self, slots: Range<u16>, places: &[u16]) {
+    /// Slots lie in these places from now on, in which no others do. Gives the places that they left; they count as taken.
+    pub fn point(&mut self, slots: Range<u16>, places: &[u16]) -> Vec<u16> {
         self.count_users();
+        let mut left = Vec::new();
         for (slot, &place) in slots.zip(places) {
             self.ahead.remove(&slot);
             let old = self.place_of(slot);
-            if old == place {
-                continue;
+            if old != place {
+                self.use_place(place);
+                self.set_place(slot, place);
+                left.push(old);
             }
-            if self.at.is_empty() {
-                self.at = (0..self.count).collect();
-            }
-            self.grow(place + 1);
-            self.at[usize::from(slot)] = place;
-            self.users[usize::from(place)] += 1;
-            self.users[usize::from(old)] = self.users[usize::from(old)].saturating_sub(1);
-            self.is_dirty = true;
         }
+        left
+    }
+
+    fn set_place(&mut self, slot: u16, place: u16) {
+        if self.at.is_empty() {
+            self.at = (0..self.count).collect();
+        }
+        self.at[usize::from(slot)] = place;
+        self.is_dirty = true;
+    }
+
+    /// One more counts on a place.
+    fn use_place(&mut self, place: u16) {
+        self.grow(place + 1);
+        self.users[usize::from(place)] += 1;
     }
 
     /// Every slot lies in its own place again: the file has no data. What records name stays named.
@@ -388,8 +410,18 @@ impl Slots {
         self.ahead.clear();
     }
 
+    /// Does nobody count on any of these places?
+    pub fn is_free(&self, piece: Piece) -> bool {
+        let Piece::Places { at, length } = piece else { return false };
+        let mut places = at / self.slot_bytes..(at + length) / self.slot_bytes;
+        places.all(|place| self.users.get(place as usize).is_some_and(|users| *users == 0))
+    }
+
     /// Runs of places that nobody counts on, to be given back to the file system.
     pub fn free(&mut self) -> Vec<Piece> {
+        if self.layout().is_none() {
+            return Vec::new();
+        }
         self.count_users();
         let mut pieces = Pieces::new();
         for place in (0..self.places).filter(|&place| self.users[usize::from(place)] == 0) {

@@ -352,9 +352,9 @@ impl FragmentStore {
         self.root.medium().space(self.root.path()).map_err(|error| store_error(self.root.path(), error))
     }
 
-    /// Are more files open than there are to be?
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.files.len() > self.config.fragment_open_files_max
+    /// Files that may be held until a trim: an eighth of those that may be open, whose tables then take half of their memory at most.
+    pub(crate) fn held_files_max(&self) -> usize {
+        (self.config.fragment_open_files_max / 8).max(1)
     }
 
     /// Open files.

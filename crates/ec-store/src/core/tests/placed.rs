@@ -4,6 +4,7 @@ use super::bench::{Bench, FRAGMENT, SLOT, config, object};
 use super::{SECTOR, on_worker, wait_for_empty_journals};
 use messenger::Worker;
 use protocol::shard::Op;
+use std::time::Duration;
 
 /// Slots that these tests write to.
 const SLOTS: usize = 6;
@@ -185,5 +186,31 @@ fn placed_writes_are_served_after_the_size_of_slots_was_changed() {
             bench.config = config();
             check_across_restarts(&mut bench).await;
         }
+    });
+}
+
+#[test]
+fn a_place_that_a_slot_has_left_is_not_taken_while_an_older_write_may_be_done_there_again() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut bench = filled(&worker, &mut random).await;
+        write_small(&mut bench, 0, &mut random);
+        bench.settle(true).await;
+        apply(&bench).await;
+        write_placed(&mut bench, 0, 1, &mut random).await;
+        bench.settle(true).await;
+        apply(&bench).await;
+        // From now on nothing brings the map to the file, as if the kill came at once.
+        for core in bench.cores.iter().flatten() {
+            core.set_journal_sync_interval(Duration::from_secs(3600));
+        }
+        for slot in 1..SLOTS {
+            write_placed(&mut bench, slot, 1, &mut random).await;
+        }
+        restart(&mut bench);
+        check(&mut bench).await;
+        bench.settle(true).await;
+        wait_for_empty_journals(&mut bench).await;
+        check(&mut bench).await;
     });
 }

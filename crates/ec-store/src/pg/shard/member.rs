@@ -308,7 +308,7 @@ impl PgShard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::shard::{Change, Item, Lsn, Payload, Placed, Summed};
+    use crate::pg::shard::{Change, Item, Lsn, Placed, Summed};
     use crate::pg::{PgView, SessionTable, ShardView};
     use protocol::{Gfid, PgId, PoolId, Profile, ShardSet};
     use std::ops::Range;
@@ -332,7 +332,7 @@ mod tests {
             false
         }
 
-        fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Payload, StoreError> {
+        fn write_direct(&mut self, _: PgId, _: ObjectId, _: u64, _: &Summed) -> Result<Box<[u32]>, StoreError> {
             Err(StoreError::NoSpace)
         }
 

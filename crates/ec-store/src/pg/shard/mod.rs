@@ -114,6 +114,7 @@ pub struct PgShard {
     pages: BTreeMap<ShardIndex, Vec<ObjectId>>,
     ret: Return,
     direct_bytes_min: u32,
+    slot_bytes: u32,
     dirty_objects_max: usize,
 }
 
@@ -149,6 +150,7 @@ impl PgShard {
             pages: BTreeMap::new(),
             ret: Return::default(),
             direct_bytes_min: Self::DIRECT_BYTES_MIN,
+            slot_bytes: 0,
             dirty_objects_max: Self::DIRTY_OBJECTS_MAX,
         };
         if !shard.has(Rule::RestartSync) {
@@ -157,6 +159,11 @@ impl PgShard {
         shard.enter_epoch();
         shard.queue_all();
         shard
+    }
+
+    /// Sets of how many bytes the slots are that writes may be placed in; 0, the default: none is.
+    pub fn set_slot_bytes(&mut self, bytes: u32) {
+        self.slot_bytes = bytes;
     }
 
     /// Sets the least size of a direct write, in bytes; see [`PgShard::DIRECT_BYTES_MIN`].
@@ -357,7 +364,7 @@ impl PgShard {
         if let Payload::Journalled(data) = &record.payload
             && self.may_go_direct(store, &record)
         {
-            record.payload = store.write_direct(self.pg(), record.object, record.offset, data)?;
+            record.payload = Payload::Direct(store.write_direct(self.pg(), record.object, record.offset, data)?);
             // Rule: DirectHole - nothing but the record makes these bytes visible, until it is applied.
             if !self.has(Rule::DirectHole) {
                 store.apply(self.pg(), &self.view.pg.profile, record.object, &[record.change(Lsn::default())])?;
@@ -396,7 +403,9 @@ impl PgShard {
         // Rule: PlaceOver - a removal done again would take them, too, and direct bytes would not be found any more.
         let span = record.span();
         let bound = || self.log.objects.get(&record.object).is_some_and(|log| log.is_bound(&span));
-        !span.is_empty() && !joins && !(self.has(Rule::PlaceOver) && bound())
+        let slot_bytes = u64::from(self.slot_bytes);
+        let is_whole = slot_bytes > 0 && span.start.is_multiple_of(slot_bytes) && span.end.is_multiple_of(slot_bytes);
+        is_whole && !span.is_empty() && !joins && !(self.has(Rule::PlaceOver) && bound())
     }
 
     /// A session tells its stable mark, and may ask to sync.

@@ -142,7 +142,7 @@ impl Record {
                 Change::Write { lsn, offset, data, crcs: data.crcs(), logical_end }
             }
             (Op::Write, Payload::Direct(crcs)) => Change::Publish { offset, crcs, logical_end },
-            (Op::Write, Payload::Placed(placed)) => Change::Point { offset, placed, logical_end },
+            (Op::Write, Payload::Placed(placed)) => Change::Point { lsn, offset, placed, logical_end },
             (Op::Punch, _) => Change::Punch { offset, length: u64::from(self.length), logical_end },
             (Op::Truncate, _) => Change::Truncate { offset, logical_end },
             (Op::Delete, _) => Change::Delete,
@@ -176,8 +176,10 @@ pub enum Change<'a> {
         /// In user bytes.
         logical_end: u64,
     },
-    /// What [`ShardStore::place`] or [`ShardStore::write_direct`] put into places becomes the bytes of slots.
+    /// What [`ShardStore::place`] put into places becomes the bytes of slots.
     Point {
+        /// The record's: until it is trimmed the places that the slots leave are not taken (Rule: PlaceKeep).
+        lsn: Lsn,
         /// In bytes.
         offset: u64,
         /// Where, and with what checksums.
@@ -280,11 +282,17 @@ pub trait ShardStore {
     /// Is the whole range of the fragment file hole, as far as can be told without waiting for the disk?
     fn is_unwritten(&mut self, pg: PgId, object: ObjectId, range: Range<u64>) -> bool;
 
-    /// Puts bytes into a hole of the fragment file, which stays one to readers. Gives what the record is to have for its payload.
+    /// Puts bytes into a hole of the fragment file, which stays one to readers. Gives the CRC32C of each sector.
     ///
     /// # Errors
     /// `NoSpace`, `Io`; readers see no change.
-    fn write_direct(&mut self, pg: PgId, object: ObjectId, offset: u64, data: &Summed) -> Result<Payload, StoreError>;
+    fn write_direct(
+        &mut self,
+        pg: PgId,
+        object: ObjectId,
+        offset: u64,
+        data: &Summed,
+    ) -> Result<Box<[u32]>, StoreError>;
 
     /// Puts the bytes of whole slots into places of the fragment file where no slot lies, and which no record names that may be in the
     /// journal when it is read again (Rule: PlaceKeep); readers see the old bytes. `None`, with nothing done: these are no whole slots, or
