@@ -100,7 +100,7 @@ rules! {
     DirectJoin,
     /// Bytes are placed only where no journalled record takes bytes away, or has direct ones.
     PlaceOver,
-    /// A place is not taken again while a record in the journal names it.
+    /// A place is not taken while a record in the journal names it, or has moved a slot away from it.
     PlaceKeep,
     /// A write that is applied again leaves a slot that a later record of the journal placed as that record left it.
     PlaceAhead,

@@ -332,7 +332,6 @@ impl World {
             }
             None => {
                 let (replay, bad) = node.disk.replay(pg_id());
-                node.unsettled = false;
                 let mut shard = PgShard::restart(view, replay);
                 shard.set_direct_bytes_min(if self.bounds.direct { 2 * SECTOR as u32 } else { u32::MAX });
                 shard.set_slot_bytes(if self.bounds.placed { (SLOT * SECTOR) as u32 } else { 0 });
@@ -405,6 +404,7 @@ impl World {
         let node = &mut self.nodes[i];
         node.disk.flush();
         node.poisoned |= node.disk.failed;
+        node.unsettled &= node.shard.is_none() || node.poisoned;
         let free = if node.disk.full { 0 } else { 1 << 30 };
         let (clients, net, poisoned) = (&self.clients, &mut self.net, node.poisoned);
         if let Some(shard) = &mut node.shard {

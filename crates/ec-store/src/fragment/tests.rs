@@ -771,7 +771,7 @@ proptest! {
                     model.check(&mut store);
                     if let Some(placed) = &placed {
                         placed.point(&file, new);
-                        file.let_go(&placed.places);
+                        placed.let_go(&file);
                         model.set(slot * 2, &placed.bytes);
                     }
                     placed.is_some()
@@ -788,7 +788,7 @@ proptest! {
                 Step::LetGo => {
                     if model.named.first().is_some_and(|(_, is_applied)| *is_applied) {
                         let (named, _) = model.named.remove(0);
-                        file().let_go(&named.places);
+                        named.let_go(&file());
                     }
                     false
                 }
