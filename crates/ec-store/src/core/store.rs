@@ -199,7 +199,7 @@ impl CoreStore {
     }
 
     /// The fragment's file if there is one. A damaged header is replaced: the bytes of direct records behind it are as
-    /// good as before.
+    /// good as before, but those in slots that were moved.
     pub(super) fn open_damaged_too(&mut self, key: FragmentKey) -> Result<Option<Arc<FragmentFile>>, FragmentError> {
         match (self.fragments.get(key), self.places.get(&key.pg)) {
             (Err(FragmentError::BadHeader { .. }), Some(place)) => {

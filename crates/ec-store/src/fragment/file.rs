@@ -69,6 +69,9 @@ struct State {
     is_deleted: bool,
 }
 
+/// Bytes of a slot, and the places taken for slots one behind the other.
+pub type TakenPlaces = (u32, Box<[u16]>);
+
 /// Ranges by their first byte in the file, each with its part of a buffer.
 type Ranges = SmallVec<[(u64, Range<usize>); 2]>;
 
@@ -459,7 +462,7 @@ impl FragmentFile {
     ///
     /// # Errors
     /// `Full` and `Io`: nothing visible has changed.
-    pub fn place(&self, offset: u64, bytes: &[u8]) -> Result<Option<(u32, Box<[u16]>)>, FragmentError> {
+    pub fn place(&self, offset: u64, bytes: &[u8]) -> Result<Option<TakenPlaces>, FragmentError> {
         let length = bytes.len() as u64;
         sectors_of(self.key, self.profile, offset, length)?;
         let mut state = self.state.lock();

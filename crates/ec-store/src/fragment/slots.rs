@@ -248,18 +248,16 @@ impl Slots {
     pub fn behind(&self, range: Range<u64>, lsn: u64) -> SmallVec<[Range<u64>; 1]> {
         let mut parts = SmallVec::new();
         let mut start = range.start;
-        if self.slot_bytes > 0 {
-            let first = u16::try_from(range.start / self.slot_bytes).unwrap_or(u16::MAX);
-            let later = self.ahead.range(first..).filter(|(_, by)| **by > lsn);
-            for slot in later.map(|(&slot, _)| u64::from(slot) * self.slot_bytes) {
-                if slot >= range.end {
-                    break;
-                }
-                if slot > start {
-                    parts.push(start..slot);
-                }
-                start = slot + self.slot_bytes;
+        let first = range.start.checked_div(self.slot_bytes).map_or(0, |slot| u16::try_from(slot).unwrap_or(u16::MAX));
+        let later = self.ahead.range(first..).filter(|(_, by)| **by > lsn);
+        for slot in later.map(|(&slot, _)| u64::from(slot) * self.slot_bytes) {
+            if slot >= range.end {
+                break;
             }
+            if slot > start {
+                parts.push(start..slot);
+            }
+            start = slot + self.slot_bytes;
         }
         if start < range.end {
             parts.push(start..range.end);

@@ -402,10 +402,11 @@ impl PgShard {
         let joins = self.view.is_joining() && self.has(Rule::DirectJoin);
         // Rule: PlaceOver - a removal done again would take them, too, and direct bytes would not be found any more.
         let span = record.span();
-        let bound = || self.log.objects.get(&record.object).is_some_and(|log| log.is_bound(&span));
+        let is_bound = || self.log.objects.get(&record.object).is_some_and(|log| log.is_bound(&span));
+        let is_barred = || joins || self.has(Rule::PlaceOver) && is_bound();
         let slot_bytes = u64::from(self.slot_bytes);
         let is_whole = slot_bytes > 0 && span.start.is_multiple_of(slot_bytes) && span.end.is_multiple_of(slot_bytes);
-        is_whole && !span.is_empty() && !joins && !(self.has(Rule::PlaceOver) && bound())
+        is_whole && !span.is_empty() && !is_barred()
     }
 
     /// A session tells its stable mark, and may ask to sync.
