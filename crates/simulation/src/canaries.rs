@@ -123,7 +123,7 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::DirectCrc => Breaks(Focus::Mixed, 29),
         Rule::DirectOnce => Breaks(Focus::Mixed, 5),
         Rule::DirectSettle => Breaks(Focus::Joining, 124),
-        Rule::DirectHole => Breaks(Focus::Mixed, 3),
+        Rule::DirectHole => Breaks(Focus::Mixed, 38),
         Rule::DirectJoin => Breaks(Focus::Mixed, 28),
         Rule::PlaceOver => Breaks(Focus::Placed, 186),
         Rule::PlaceKeep => Breaks(Focus::Placed, 42),
