@@ -4,28 +4,29 @@
 //! do, reads only while they look up checksums. A read that overlaps a write gives each sector old or new. What orders
 //! reads and writes is the owner.
 
-use super::changes::{Changes, Upto};
+mod placing;
+mod syncing;
+
+pub use placing::TakenPlaces;
+pub use syncing::sync_all;
+
+use super::changes::Changes;
 use super::header::{HEADER_BYTES, Header};
-use super::slots::{Piece, Pieces, Placement, Slots};
+use super::slots::{Piece, Pieces, Slots};
 use super::table::{Table, TableMemory};
 use super::{
     Crcs, FragmentError, FragmentKey, FragmentStat, JoinedCrc, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of,
     verify,
 };
 use crate::medium::{self, Dir, Extent, MediumFile};
-use crate::poison::{NotSynced, Poison};
+use crate::poison::Poison;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::ids::{ClusterId, Profile};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// A file with more unsynced bytes keeps a disk busy by itself.
-const BEGIN_BYTES_MAX: u64 = 256 << 10;
 
 /// Table entry of a sector of which nothing is known: not that of a hole, and of a sector of zeros neither.
 const UNKNOWN_CRC: u32 = u32::MAX;
@@ -68,9 +69,6 @@ struct State {
     slots: Slots,
     is_deleted: bool,
 }
-
-/// Bytes of a slot, and the places taken for slots one behind the other.
-pub type TakenPlaces = (u32, Box<[u16]>);
 
 /// Ranges by their first byte in the file, each with its part of a buffer.
 type Ranges = SmallVec<[(u64, Range<usize>); 2]>;
@@ -356,21 +354,6 @@ impl FragmentFile {
         self.read_pieces(|slots| slots.pieces(offset..offset + length), buf, mode)
     }
 
-    /// As [`FragmentFile::read_raw`], of what a placed record's places hold from byte `skip` of them on.
-    ///
-    /// # Errors
-    /// `Io`; `BadRange` if these are no places of the fragment, or are shorter.
-    pub fn read_places(
-        &self,
-        placement: Placement<'_>,
-        skip: u64,
-        buf: &mut [u8],
-        mode: ReadMode,
-    ) -> Result<ReadOutcome, FragmentError> {
-        let length = buf.len() as u64;
-        self.read_pieces(|slots| slots.pieces_in(placement, skip, length), buf, mode)
-    }
-
     fn read_pieces(
         &self,
         pieces: impl FnOnce(&mut Slots) -> Pieces,
@@ -454,89 +437,6 @@ impl FragmentFile {
         let pieces = state.slots.pieces(offset..offset + length);
         let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES);
         written.map_err(|(_, error)| self.io(error))
-    }
-
-    /// Writes the bytes of whole slots into free places, and gives the bytes of a slot, and the places; readers see the old bytes until
-    /// [`FragmentFile::point`], and the places count as taken until [`FragmentFile::let_go`]. `None`, with nothing done, if these are no
-    /// whole slots or there are not enough places.
-    ///
-    /// # Errors
-    /// `Full` and `Io`: nothing visible has changed.
-    pub fn place(&self, offset: u64, bytes: &[u8]) -> Result<Option<TakenPlaces>, FragmentError> {
-        let length = bytes.len() as u64;
-        sectors_of(self.key, self.profile, offset, length)?;
-        let mut state = self.state.lock();
-        let slots = state.slots.whole(offset, length).filter(|_| self.places_writes);
-        let Some(places) = slots.and_then(|slots| state.slots.take(slots.len())) else { return Ok(None) };
-        self.changed(bytes.len());
-        let slot_bytes = state.slots.slot_bytes() as u32;
-        let pieces = state.slots.pieces_in(Placement { slot_bytes, places: &places }, 0, length);
-        if let Err((_, error)) = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES) {
-            state.slots.let_go(&places);
-            return Err(self.io(error));
-        }
-        Ok(Some((slot_bytes, places)))
-    }
-
-    /// A record at position `lsn` that was read from the journal names these places for whole slots: they count as taken, as by
-    /// [`FragmentFile::place`], slots that lie there already are kept from older records' changes, and others have to leave. `false`,
-    /// with nothing done, if they cannot be places of this fragment.
-    pub fn keep_found(&self, lsn: u64, offset: u64, placement: Placement<'_>) -> bool {
-        let mut state = self.state.lock();
-        let Some(slots) = state.slots.named(offset, placement) else { return false };
-        state.slots.keep_found(slots, placement.places, lsn)
-    }
-
-    /// The record that named these places is out of the journal, or did not get into it.
-    pub fn let_go(&self, places: &[u16]) {
-        self.state.lock().slots.let_go(places);
-    }
-
-    /// Makes what lies in these places the bytes of whole slots, with the checksum of each sector. Gives the places that the slots
-    /// have left, which count as taken until [`FragmentFile::let_go`].
-    ///
-    /// # Errors
-    /// `Io` and `BadRange`; nothing has changed.
-    pub fn point(
-        &self,
-        offset: u64,
-        placement: Placement<'_>,
-        crcs: &[u32],
-        mark: Mark,
-    ) -> Result<Vec<u16>, FragmentError> {
-        let length = crcs.len() as u64 * SECTOR_BYTES;
-        let sectors = self.checked(offset, length, crcs)?;
-        let mut state = self.state.lock();
-        let Some(slots) = state.slots.named(offset, placement).filter(|_| placement.bytes() == length) else {
-            return Err(FragmentError::BadRange { key: self.key, offset, length });
-        };
-        self.load(&mut state, sectors.clone())?;
-        self.changed(0);
-        let left = state.slots.point(slots, placement.places);
-        state.table.set(sectors.start, crcs);
-        state.apply(mark);
-        Ok(left)
-    }
-
-    /// Gives the space of places that nobody counts on back to the file system. What was done before must be synced.
-    ///
-    /// # Errors
-    /// `Io`; nothing visible has changed.
-    pub fn give_back(&self) -> Result<(), FragmentError> {
-        let free = self.state.lock().slots.free();
-        for piece in free {
-            // Others get their turn between two of them, and may take what was free.
-            let state = self.state.lock();
-            if state.is_deleted {
-                return Ok(());
-            }
-            if state.slots.is_free(piece) {
-                for (at, within) in self.ranges(&state.slots, &[piece]) {
-                    self.file.extent(Extent::Punch, at, within.len() as u64).map_err(|error| self.io(error))?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Makes bytes of an earlier [`FragmentFile::write_data_only`] visible, with the checksum of each sector.
@@ -714,73 +614,6 @@ impl FragmentFile {
         }
     }
 
-    /// Writes checksums and header to the page cache, so that what was done survives the death of the process. Needed
-    /// after changes that no journal record repeats after a restart: those of a rebuild.
-    ///
-    /// # Errors
-    /// `Full`, `Io`: nothing is lost, try again.
-    pub fn flush(&self) -> Result<(), FragmentError> {
-        self.write_back(&mut self.state.lock())
-    }
-
-    /// Makes everything durable that was done before the call: checksums, header, data, and the name of a new file.
-    /// Waits for the disk; meant for an I/O thread. Does nothing if nothing changed, or if the fragment was deleted.
-    ///
-    /// # Errors
-    /// `Full`: nothing is lost, try again. `Io` of a failed sync, and `SyncFailed` ever after.
-    pub fn sync(&self) -> Result<(), FragmentError> {
-        sync_all([self], [])
-    }
-
-    /// Begins to write what a sync would wait for, if it is little. Errors are for the sync to tell.
-    pub fn begin_sync(&self) {
-        if !self.is_dirty() || self.has_sync_failed() || self.unsynced_bytes() > BEGIN_BYTES_MAX {
-            return;
-        }
-        let mut state = self.state.lock();
-        if !state.is_deleted && self.write_back(&mut state).is_ok() {
-            drop(state);
-            self.file.begin_sync();
-        }
-    }
-
-    /// Begins to bring its data to the disk, however much it is; checksums and header stay for the sync, as do errors.
-    pub fn begin_write_back(&self) {
-        if self.is_dirty() && !self.has_sync_failed() {
-            self.file.begin_sync();
-        }
-    }
-
-    /// As [`FragmentFile::sync`], but for the name.
-    fn sync_contents(&self) -> Result<(), FragmentError> {
-        let begin = || if self.is_dirty() { self.write_back_to_sync() } else { Ok(None) };
-        let wait = |upto| {
-            self.file.sync_data().map_err(|source| self.sync_failed(source))?;
-            self.changes.synced(upto);
-            Ok(())
-        };
-        self.poison.sync(begin, wait).map_err(|error| match error {
-            NotSynced::Poisoned => FragmentError::SyncFailed { key: self.key },
-            NotSynced::Failed(error) => error,
-        })
-    }
-
-    /// Writes what only a sync has to wait for; `None` if there is nothing to sync any more.
-    fn write_back_to_sync(&self) -> Result<Option<Upto>, FragmentError> {
-        let mut state = self.state.lock();
-        if state.is_deleted {
-            return Ok(None);
-        }
-        self.write_back(&mut state)?;
-        Ok(Some(self.changes.upto()))
-    }
-
-    fn sync_failed(&self, source: io::Error) -> FragmentError {
-        self.poison.set();
-        tracing::error!(fragment = %self.key, %source, "sync failed");
-        FragmentError::Io { key: self.key, source }
-    }
-
     /// Drops the memory of the CRC table, after writing what changed. Not if another thread is at work on the file.
     pub(super) fn drop_table(&self) -> Result<(), FragmentError> {
         let Some(mut state) = self.state.try_lock() else { return Ok(()) };
@@ -796,27 +629,6 @@ impl FragmentFile {
     /// The name is gone: what is left of the file needs no sync.
     pub(super) fn set_deleted(&self) {
         self.state.lock().is_deleted = true;
-    }
-
-    fn write_back(&self, state: &mut State) -> Result<(), FragmentError> {
-        state.table.write_back(&*self.file).map_err(|error| self.io(error))?;
-        if state.slots.take_dirty() {
-            let map = state.slots.encode();
-            if let Err((_, error)) = medium::write_counted(&*self.file, self.map_start(), &map) {
-                state.slots.set_dirty();
-                return Err(self.io(error));
-            }
-            state.is_header_dirty = true;
-        }
-        let places = state.slots.layout();
-        state.is_header_dirty |= places != state.header.places;
-        state.header.places = places;
-        if state.is_header_dirty {
-            let bytes = state.header.encode(self.key, self.cluster);
-            medium::write_counted(&*self.file, 0, &bytes).map_err(|(_, error)| self.io(error))?;
-            state.is_header_dirty = false;
-        }
-        Ok(())
     }
 
     fn checked(&self, offset: u64, length: u64, crcs: &[u32]) -> Result<Range<usize>, FragmentError> {
@@ -840,33 +652,6 @@ impl FragmentFile {
     fn io(&self, source: io::Error) -> FragmentError {
         FragmentError::io(self.key, source)
     }
-}
-
-/// [`FragmentFile::sync`] of several, and the names in some more directories; each directory is synced once, however many
-/// of its fragments are new.
-///
-/// # Errors
-/// Those of [`FragmentFile::sync`], of the first that fails; `Store` for one of `dirs`.
-pub fn sync_all<'a>(
-    files: impl IntoIterator<Item = &'a FragmentFile>,
-    dirs: impl IntoIterator<Item = &'a Dir>,
-) -> Result<(), FragmentError> {
-    let mut new_in: BTreeMap<&Path, (&Dir, Vec<&FragmentFile>)> =
-        dirs.into_iter().map(|dir| (dir.path(), (dir, Vec::new()))).collect();
-    for file in files {
-        file.sync_contents()?;
-        if file.is_dir_dirty.load(Ordering::Acquire) && !file.is_deleted() {
-            new_in.entry(file.dir.path()).or_insert_with(|| (&file.dir, Vec::new())).1.push(file);
-        }
-    }
-    for (dir, files) in new_in.into_values() {
-        match (dir.sync(), files.first()) {
-            (Ok(()), _) => files.iter().for_each(|file| file.is_dir_dirty.store(false, Ordering::Release)),
-            (Err(source), Some(file)) => return Err(file.sync_failed(source)),
-            (Err(source), None) => return Err(FragmentError::Store { path: dir.path().to_path_buf(), source }),
-        }
-    }
-    Ok(())
 }
 
 impl State {
