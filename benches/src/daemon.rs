@@ -25,6 +25,10 @@ const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of each write that fills a file before it is read.
 const FILL_BYTES: usize = 1 << 20;
 
+/// Time after which a daemon that listens nowhere is given up.
+const START_MAX: Duration = Duration::from_secs(60);
+const START_LOOK: Duration = Duration::from_millis(10);
+
 /// Time without any answer after which a run is given up; a disk may stand still for longer than a short run measures.
 const STALL_MAX: Duration = Duration::from_secs(20);
 
@@ -74,11 +78,12 @@ impl Program {
 }
 
 impl Daemon {
-    /// Starts `program` with data and log in `dir`; `settings` are keys of its configuration, in capitals.
+    /// Starts `program` with data and log in `dir`, and waits until it listens; `settings` are keys of its configuration, in capitals.
     pub(crate) fn start(program: &Path, dir: &Path, settings: &[(&str, String)]) -> Result<Daemon, BenchError> {
         let [monitor, mds, osd, metrics] = free_ports().map_err(BenchError::file(dir))?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let log = std::fs::File::create(dir.join("log")).map_err(BenchError::file(dir))?;
+        let log_path = dir.join("log");
+        let log = std::fs::File::create(&log_path).map_err(BenchError::file(dir))?;
         let common = [
             ("DATA_DIR", dir.join("data").display().to_string()),
             ("MONITOR_ADDR", monitor.to_string()),
@@ -100,7 +105,22 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .map_err(BenchError::file(program))?;
-        Ok(Daemon { child, monitor, metrics })
+        let mut daemon = Daemon { child, monitor, metrics };
+        daemon.wait_until_up(&log_path)?;
+        Ok(daemon)
+    }
+
+    /// Its metrics are the last that it begins to serve.
+    fn wait_until_up(&mut self, log: &Path) -> Result<(), BenchError> {
+        let begin = Instant::now();
+        while TcpStream::connect(self.metrics).is_err() {
+            let has_ended = self.child.try_wait().map_err(BenchError::file(log))?.is_some();
+            if has_ended || begin.elapsed() >= START_MAX {
+                return Err(BenchError::NotUp(std::fs::read_to_string(log).map_err(BenchError::file(log))?));
+            }
+            std::thread::sleep(START_LOOK);
+        }
+        Ok(())
     }
 
     /// Lets clients work for so long, or until something is answered; what they did while it was measured.

@@ -59,6 +59,9 @@ pub(crate) enum BenchError {
     /// The load generator ended before it was told to.
     #[error("the load generator is gone")]
     Gone,
+    /// The daemon did not begin to serve; its log.
+    #[error("the daemon did not start: {0}")]
+    NotUp(String),
     /// The daemon did not tell its metrics.
     #[error("the daemon's metrics: {0}")]
     Metrics(std::io::Error),
