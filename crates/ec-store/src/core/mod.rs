@@ -17,7 +17,7 @@
 //! failed sync everybody is told `Io` until a restart.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_state` knows how syncs go, [`recovery`] brings shards back and
+//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back and
 //! repairs, `backfill` makes that wait on a nearly full disk, `comparing` finds what need not move, [`scrub`] compares shards.
 
 mod backfill;
@@ -30,6 +30,7 @@ pub mod recovery;
 mod restart;
 pub mod scrub;
 mod store;
+mod sync_job;
 mod sync_state;
 #[cfg(test)]
 mod tests;
@@ -88,6 +89,8 @@ pub struct CoreConfig {
     /// Time between syncs while anything is unsynced: what the loss of power can take from writes without fsync, and how
     /// long records wait to be applied. Default 200 ms.
     pub journal_sync_interval: Duration,
+    /// I/O threads that a sync takes at most, at least one. Default 4.
+    pub sync_lanes: usize,
     /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which backfill pauses (0.90).
     pub ratios: FullRatios,
     /// Least size of a write that goes straight to never-written space, in bytes. Default
@@ -108,6 +111,9 @@ pub struct CoreConfig {
 }
 
 impl CoreConfig {
+    /// I/O threads of a sync: with more, it is hardly over sooner.
+    pub const SYNC_LANES: usize = 4;
+
     /// Default settings.
     pub fn new(core: CoreId) -> Self {
         Self {
@@ -115,6 +121,7 @@ impl CoreConfig {
             journal: JournalConfig { journal_bytes_max: 512 << 20, ..JournalConfig::default() },
             fragment: FragmentConfig::default(),
             journal_sync_interval: Duration::from_millis(200),
+            sync_lanes: Self::SYNC_LANES,
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,

@@ -109,7 +109,7 @@ pub(super) fn check_direct(store: &mut CoreStore, shard: ShardIndex, mut replay:
         }
     }
     // Rule: RestartSync - the bytes may be in the page cache only.
-    store.put_back(super::store::SyncFiles { files, dirs: Vec::new() });
+    store.put_back(super::sync_job::SyncFiles { files, dirs: Vec::new() });
     if let Some((lsn, object)) = lacking {
         tracing::warn!(%pg, %object, ?lsn, "the bytes of a direct record are not on the disk: the journal is cut there");
         let delta = Delta::CutFrom(lsn);

@@ -3,8 +3,9 @@
 //! Contract: one owner thread. A failure of the disk poisons: everything is refused until the core is opened again.
 
 use super::format::{self, CheckpointBegin, RecordHead};
+use super::sync_job::SyncFiles;
 use crate::fragment::{
-    self, FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
+    FragmentError, FragmentFile, FragmentKey, FragmentStore, FragmentVersion, Mark, SECTOR_BYTES, sector_crcs,
 };
 use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
@@ -16,7 +17,6 @@ use protocol::{ObjectId, PgId, Profile, ShardIndex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 /// Puts the profile into a fragment that a direct write makes, and the shard into every key.
@@ -53,13 +53,6 @@ pub struct CoreStore {
     crcs: Vec<u32>,
     gather: Vec<u8>,
     gathered_crcs: Vec<u32>,
-}
-
-/// What a sync must sync before the journal.
-#[derive(Debug, Default)]
-pub(super) struct SyncFiles {
-    pub files: Vec<Arc<FragmentFile>>,
-    pub dirs: Vec<(PgId, Dir)>,
 }
 
 /// The places that a record names.
@@ -117,35 +110,6 @@ impl NamedPlaces {
                 self.left.push(key);
             }
         }
-    }
-}
-
-/// Files behind the one that is waited for which the disk may have already.
-const SYNCS_AHEAD: usize = 32;
-
-impl SyncFiles {
-    /// `steps` counts the files that it has dealt with.
-    ///
-    /// # Errors
-    /// Those of [`fragment::sync_all`].
-    pub(super) fn sync(&self, steps: &AtomicU64) -> Result<(), FragmentError> {
-        let begin = |at: usize| {
-            if let Some(file) = self.files.get(at) {
-                file.begin_sync();
-            }
-        };
-        // each is taken up when the one before it is synced; the disk then has those behind it already
-        let counted = self.files.iter().enumerate().map(|(at, file)| {
-            steps.fetch_add(1, Ordering::Relaxed);
-            match at {
-                0 => (1..=SYNCS_AHEAD).for_each(begin),
-                _ => begin(at + SYNCS_AHEAD),
-            }
-            &**file
-        });
-        fragment::sync_all(counted, self.dirs.iter().map(|(_, dir)| dir))?;
-        steps.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 }
 

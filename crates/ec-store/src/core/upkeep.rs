@@ -1,19 +1,16 @@
 //! What a core does by itself: the end of a turn, syncs, applying, trimming.
 
-use super::store::SyncFiles;
+use super::sync_job::{SyncFailure, SyncJob, SyncResult};
 use super::sync_state::{SyncSeen, SyncWork};
 use super::{Core, CoreError, CoreStore, Outlet, State, TRIM_IDLE, UPKEEP_INTERVAL, send_ack, take_touched};
-use crate::fragment::{FragmentError, FragmentFile, FragmentKey};
+use crate::fragment::{FragmentFile, FragmentKey};
 use crate::fullness::FullRatios;
 use crate::journal;
-use crate::journal::{JournalError, SyncHandle};
 use crate::pg::shard::{Barrier, Lsn, Step, StoreError};
-use messenger::JobFailed;
 use protocol::shard::Status;
 use protocol::{PgId, Rules};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Bytes applied before the clock is looked at: a fraction of a millisecond.
@@ -44,27 +41,6 @@ const FREE_INTERVAL: Duration = Duration::from_secs(1);
 const FREE_LOW: u64 = 256 << 20;
 const FREE_LOW_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why a sync did not happen.
-enum SyncFailure {
-    Full,
-    Lost(String),
-}
-
-impl From<FragmentError> for SyncFailure {
-    fn from(error: FragmentError) -> Self {
-        if error.is_full() { Self::Full } else { Self::Lost(error.to_string()) }
-    }
-}
-
-impl From<JournalError> for SyncFailure {
-    fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::NoSpace { .. } => Self::Full,
-            error => Self::Lost(error.to_string()),
-        }
-    }
-}
-
 /// What the task of turns has to do after one.
 enum After {
     Nothing,
@@ -85,24 +61,10 @@ pub(super) enum Applied {
 }
 
 /// A sync that was begun.
-struct SyncJob {
+struct BegunSync {
     number: u64,
     all: bool,
-    unsynced: SyncFiles,
-    journal: SyncHandle,
-    steps: Arc<AtomicU64>,
-}
-
-/// What became of it; what it was to sync, if it did not.
-type SyncResult = Result<journal::Lsn, (SyncFailure, SyncFiles)>;
-
-impl SyncJob {
-    /// Waits for the disk.
-    fn run(self) -> SyncResult {
-        // Rule: DirectSync - bytes before the records that count on them.
-        let result = self.unsynced.sync(&self.steps).map_err(SyncFailure::from);
-        result.and_then(|()| Ok(self.journal.run()?)).map_err(|failure| (failure, self.unsynced))
-    }
+    job: SyncJob,
 }
 
 impl<O: Outlet> Core<O> {
@@ -280,10 +242,8 @@ impl<O: Outlet> Core<O> {
             self.sync_aside();
             return false;
         }
-        let Some(job) = self.start_sync() else { return false };
-        let (number, all) = (job.number, job.all);
-        let ended = self.shared.worker.catch("a sync", || job.run());
-        let is_full = match ended {
+        let Some(BegunSync { number, all, job }) = self.begin_sync() else { return false };
+        let is_full = match self.shared.worker.catch("a sync", || job.run()) {
             Some(result) => self.finish_sync(number, all, result),
             None => {
                 self.lose("a sync did not end".to_owned());
@@ -294,21 +254,13 @@ impl<O: Outlet> Core<O> {
         is_full
     }
 
-    /// Runs the sync that is wanted on an I/O thread.
+    /// Runs the sync that is wanted on I/O threads.
     fn sync_aside(&self) {
-        let Some(job) = self.start_sync() else { return };
-        let (number, all) = (job.number, job.all);
-        let job = self.shared.worker.blocking(move || job.run());
+        let Some(BegunSync { number, all, job }) = self.begin_sync() else { return };
+        let ended = job.run_aside(&self.shared.worker, self.shared.config.sync_lanes);
         let core = self.clone();
         self.shared.worker.spawn(async move {
-            let is_full = match job.await {
-                Ok(result) => core.finish_sync(number, all, result),
-                Err(JobFailed) => {
-                    core.lose("a sync did not end".to_owned());
-                    false
-                }
-            };
-            if is_full {
+            if core.finish_sync(number, all, ended.await) {
                 core.shared.worker.sleep(FULL_DELAY).await;
             }
             core.schedule_turn();
@@ -327,7 +279,7 @@ impl<O: Outlet> Core<O> {
     }
 
     /// The sync to be run; `None` where nothing is synced any more.
-    fn start_sync(&self) -> Option<SyncJob> {
+    fn begin_sync(&self) -> Option<BegunSync> {
         let mut state = self.shared.state.borrow_mut();
         if state.store.poison().is_some() || state.stopped {
             return None;
@@ -340,16 +292,16 @@ impl<O: Outlet> Core<O> {
         let unsynced = state.store.take_unsynced(all);
         let journal = state.store.journal.sync_handle();
         let (number, steps) = state.sync.begin(Instant::now(), work);
-        Some(SyncJob { number, all, unsynced, journal, steps })
+        Some(BegunSync { number, all, job: SyncJob::new(journal, unsynced, steps) })
     }
 
     /// It has run. True: the disk is full, and it is to be tried again.
     fn finish_sync(&self, number: u64, all: bool, result: SyncResult) -> bool {
         match result {
             Ok(lsn) => self.end_sync(number, lsn),
-            Err((SyncFailure::Full, unsynced)) => {
+            Err((SyncFailure::Full, beside)) => {
                 let mut state = self.shared.state.borrow_mut();
-                state.store.put_back(unsynced);
+                state.store.put_back(beside);
                 state.sync.end_full(Instant::now(), all);
                 return true;
             }

@@ -8,7 +8,7 @@ mod placing;
 mod syncing;
 
 pub use placing::TakenPlaces;
-pub use syncing::sync_all;
+pub(crate) use syncing::sync_names;
 
 use super::changes::Changes;
 use super::header::{HEADER_BYTES, Header};

@@ -44,7 +44,8 @@ mod table;
 
 pub(crate) use crc::stored;
 pub use crc::{JoinedCrc, sector_crc, sector_crcs};
-pub use file::{FragmentFile, TakenPlaces, sync_all};
+pub(crate) use file::sync_names;
+pub use file::{FragmentFile, TakenPlaces};
 pub use slots::{Placement, is_slot_size};
 pub use store::{FragmentConfig, FragmentStore};
 

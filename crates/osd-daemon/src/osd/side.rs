@@ -85,6 +85,7 @@ pub(super) fn open(
         fragment: FragmentConfig { fragment_slot_bytes: config.fragment_slot_bytes, ..FragmentConfig::default() },
         disk: Arc::clone(&shared.disk),
         journal_sync_interval: config.journal_sync_interval,
+        sync_lanes: sync_lanes(config.osd_disk_threads, config.osd_op_threads),
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
         scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
@@ -120,6 +121,11 @@ pub(super) fn open(
 /// A core's part of the whole OSD's rate; 0 is no limit.
 pub(super) fn rate_of_core(bytes_per_sec: u64, cores: u16) -> u64 {
     if bytes_per_sec == 0 { 0 } else { (bytes_per_sec / u64::from(cores)).max(1) }
+}
+
+/// I/O threads that a sync of a core takes: those of all cores leave half of them to reads that miss the page cache.
+fn sync_lanes(disk_threads: u16, cores: u16) -> usize {
+    usize::from(disk_threads / 2 / cores).clamp(1, CoreConfig::SYNC_LANES)
 }
 
 /// Stops the core of a worker. False: not everything is synced.
@@ -370,4 +376,15 @@ enum Heard {
     Nothing,
     All,
     NotAll,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syncs_leave_reads_half_of_the_threads_where_there_are_enough() {
+        assert_eq!([2, 4, 5, 64].map(|cores| sync_lanes(16, cores)), [4, 2, 1, 1]);
+        assert_eq!([1, 2, 7, 64].map(|threads| sync_lanes(threads, 2)), [1, 1, 1, 4]);
+    }
 }

@@ -4,6 +4,7 @@ mod bench;
 mod heal;
 mod placed;
 mod scrub;
+mod sync_job;
 
 use super::recovery::Return;
 use super::{Core, CoreConfig};

@@ -29,7 +29,8 @@ impl FragmentFile {
     /// # Errors
     /// `Full`: nothing is lost, try again. `Io` of a failed sync, and `SyncFailed` ever after.
     pub fn sync(&self) -> Result<(), FragmentError> {
-        sync_all([self], [])
+        self.sync_contents()?;
+        sync_names([self], [])
     }
 
     /// Begins to write what a sync would wait for, if it is little. Errors are for the sync to tell.
@@ -51,8 +52,11 @@ impl FragmentFile {
         }
     }
 
-    /// As [`FragmentFile::sync`], but for the name.
-    fn sync_contents(&self) -> Result<(), FragmentError> {
+    /// As [`FragmentFile::sync`], but for the name, which is for [`sync_names`].
+    ///
+    /// # Errors
+    /// Those of [`FragmentFile::sync`].
+    pub(crate) fn sync_contents(&self) -> Result<(), FragmentError> {
         let begin = || if self.is_dirty() { self.write_back_to_sync() } else { Ok(None) };
         let wait = |upto| {
             self.file.sync_data().map_err(|source| self.sync_failed(source))?;
@@ -103,19 +107,18 @@ impl FragmentFile {
     }
 }
 
-/// [`FragmentFile::sync`] of several, and the names in some more directories; each directory is synced once, however many
-/// of its fragments are new.
+/// Syncs the names of those that are new, and those in some more directories; each directory is synced once, however many of its
+/// fragments are new.
 ///
 /// # Errors
-/// Those of [`FragmentFile::sync`], of the first that fails; `Store` for one of `dirs`.
-pub fn sync_all<'a>(
+/// `Io` of a failed sync, which is the last of a file whose name it was to sync; `Store` for one of `dirs`.
+pub(crate) fn sync_names<'a>(
     files: impl IntoIterator<Item = &'a FragmentFile>,
     dirs: impl IntoIterator<Item = &'a Dir>,
 ) -> Result<(), FragmentError> {
     let mut new_in: BTreeMap<&Path, (&Dir, Vec<&FragmentFile>)> =
         dirs.into_iter().map(|dir| (dir.path(), (dir, Vec::new()))).collect();
     for file in files {
-        file.sync_contents()?;
         if file.is_dir_dirty.load(Ordering::Acquire) && !file.is_deleted() {
             new_in.entry(file.dir.path()).or_insert_with(|| (&file.dir, Vec::new())).1.push(file);
         }
