@@ -5,7 +5,6 @@
 use libfuzzer_sys::fuzz_target;
 use messenger::histogram::Times;
 use messenger::{HistoryReport, Mapping, TelemetryReport};
-use osd_daemon::config::{Config, Settings};
 use protocol::admin::{AdminReply, AdminRequest};
 use protocol::{SessionId, monitor, namespace, recovery, scrub, shard};
 use serde::{Serialize, de::DeserializeOwned};
@@ -36,17 +35,9 @@ fn show(report: &TelemetryReport) {
     }
 }
 
-/// What a daemon makes of a setting that an operator changes.
-fn set(key: &str, value: &str) {
-    if let Ok(settings) = Settings::from_words(key, value) {
-        let _ = settings.words();
-        let _ = Config::new(settings);
-    }
-}
-
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, front)) = bytes.split_first() else { return };
-    match which % 22 {
+    match which % 21 {
         0 => drop(check::<monitor::MonitorRequest>(front)),
         1 => drop(check::<monitor::MonitorReply>(front)),
         2 => drop(check::<monitor::MapUpdate>(front)),
@@ -67,16 +58,6 @@ fuzz_target!(|bytes: &[u8]| {
         17 => drop(check::<HistoryReport>(front)),
         18 => drop(check::<SessionId>(front)),
         19 => check::<Vec<TelemetryReport>>(front).iter().flatten().for_each(show),
-        20 => {
-            if let Some(AdminRequest::SetConfig { key, value }) = check(front) {
-                set(&key, &value);
-            }
-        }
-        // Few guesses are the name of a setting.
-        _ => {
-            if let Some((key, value)) = front.split_first() {
-                set(Settings::KEYS[usize::from(*key) % Settings::KEYS.len()], &String::from_utf8_lossy(value));
-            }
-        }
+        _ => drop(check::<AdminRequest>(front)),
     }
 });

@@ -627,6 +627,26 @@ fn edit_distance(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
     use placement::threads::{LcamRule, Mapping};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// They come from an operator, over the admin socket too.
+        #[test]
+        fn any_words_are_taken_as_they_are_or_refused(
+            known in 0..Settings::KEYS.len(),
+            guess in "[a-z_]{0,12}|\\PC{0,12}",
+            value in r#"-?[0-9]{1,20}(\.[0-9]{1,3})?|[a-z0-9,"'\[\]{}.:=\n-]{0,40}|\PC{0,60}"#,
+        ) {
+            for key in [Settings::KEYS[known], &guess] {
+                let Ok(settings) = Settings::from_words(key, &value) else { continue };
+                let words = settings.words();
+                for (key, value) in &words {
+                    prop_assert_eq!(&Settings::from_words(key, value).expect("what was told can be set").words(), &words);
+                }
+                drop(Config::new(settings));
+            }
+        }
+    }
 
     #[test]
     fn misspelt_key_names_the_nearest() {

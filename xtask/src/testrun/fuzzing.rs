@@ -6,7 +6,7 @@ use crate::exec::Interrupt;
 use crate::fuzz::{Fuzzer, TARGETS};
 use std::time::{Duration, Instant};
 
-/// Targets that run at once: two for each core of the smallest machine, so that a minute for each is over in time.
+/// Targets that run at once: two for each core of the smallest machine, so that all are over in time.
 const AT_ONCE: usize = 4;
 
 /// Runs those that are wanted, each for so many seconds.

@@ -153,7 +153,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     workspace_checks::run(report, interrupt)?;
     if report.wants("fuzz") {
         setup::packages(interrupt)?;
-        fuzzing::run(if args.quick { 10 } else { 60 }, report, interrupt)?;
+        fuzzing::run(if args.quick { 10 } else { 40 }, report, interrupt)?;
     }
     if report.wants("bench") {
         bench::run(report, interrupt)?;
