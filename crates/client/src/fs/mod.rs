@@ -50,7 +50,7 @@ use crate::session::{Client, ClientEvent, Term};
 use bytes::Bytes;
 use messenger::Worker;
 use messenger::sync::{ContentionMutex, LockTable};
-use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, Timestamp};
+use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, SetAttr, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::future::Future;
 use std::ops::Range;
@@ -154,6 +154,13 @@ impl Shared {
         Some(self.merged(self.known.attr(term, gfid)?, asked))
     }
 
+    /// Attributes after a change, if that need not be told the service at once.
+    fn setattr_kept(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
+        let mut attr = self.known.attr(term, gfid)?;
+        let inode = self.table.get(gfid)?;
+        inode.with(|state| state.keep_change(set, &mut attr, now)).then_some(attr)
+    }
+
     /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
     fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
         if let Some(inode) = self.table.get(attr.gfid) {
@@ -245,6 +252,11 @@ impl FileSystem {
     /// What [`LocalFs::getattr`] would give, if nobody has to be asked for it. Never blocks.
     pub fn attr_known(&self, gfid: Gfid) -> Option<Attr> {
         self.shared.attr_known(self.client.term(), gfid)
+    }
+
+    /// What [`LocalFs::setattr`] would give, if the service need not be told at once. Never blocks.
+    pub fn setattr_kept(&self, gfid: Gfid, set: &SetAttr, caller: Caller) -> Option<Attr> {
+        self.shared.setattr_kept(self.client.term(), gfid, set, caller.now)
     }
 
     /// How long an operation may take, if not for ever.

@@ -100,6 +100,9 @@ impl<B: Backend> LocalFs<B> {
         if set == SetAttr::default() {
             return self.getattr(gfid, caller).await;
         }
+        if let Some(attr) = self.shared.setattr_kept(self.backend.term(), gfid, &set, caller.now) {
+            return Ok(attr);
+        }
         let asked = self.stamp();
         match self.shared.table.get(gfid) {
             None => self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set, sync: false }, caller).await,

@@ -101,6 +101,13 @@ impl Adapter {
             mtime: mtime.map(|time| time_or_now(time, caller.now)),
             ctime: None,
         };
+        let began = self.times.of(RequestKind::SetAttr).begin();
+        if let Some(attr) = self.fs.setattr_kept(file, &set, caller) {
+            return self.answer_here(RequestKind::SetAttr, file, began, || {
+                let (attr, ttl) = shape.of(&attr);
+                reply.attr(&ttl, &attr);
+            });
+        }
         self.run(
             RequestKind::SetAttr,
             (file, 0),

@@ -240,6 +240,45 @@ fn an_answer_older_than_a_flush_does_not_turn_time_back() {
 }
 
 #[test]
+fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
+    let mut state = leased(LeaseMode::Write, 10);
+    let utimes = SetAttr { mtime: Some(time(3)), ..SetAttr::default() };
+    let same = SetAttr { mode: Some(0o644), uid: Some(0), gid: Some(0), ..SetAttr::default() };
+    let mut shown = attr(10);
+    assert!(!state.keep_change(&utimes, &mut shown, time(20)), "no close would tell it");
+    assert!(!state.is_dirty());
+    state.opened();
+    assert!(state.keep_change(&utimes, &mut shown, time(20)));
+    assert_eq!((shown.mtime, shown.ctime), (time(3), time(20)));
+    let mut shown = attr(10);
+    assert!(state.keep_change(&same, &mut shown, time(21)), "nothing but ctime moves");
+    assert_eq!((shown.mtime, shown.ctime), (time(3), time(21)));
+    let told = [
+        SetAttr::default(),
+        SetAttr { mode: Some(0o600), ..same },
+        SetAttr { uid: Some(1), ..same },
+        SetAttr { gid: Some(1), ..same },
+        SetAttr { size: Some(10), ..utimes },
+        SetAttr { atime: Some(time(3)), ..utimes },
+        SetAttr { ctime: Some(time(3)), ..utimes },
+    ];
+    for set in told {
+        assert!(!state.keep_change(&set, &mut attr(10), time(22)), "{set:?}");
+    }
+    let flush = state.begin_flush().expect("idle");
+    assert_eq!((flush.set.mtime, flush.set.ctime), (Some(time(3)), Some(time(21))));
+    assert!(state.keep_change(&utimes, &mut attr(10), time(23)), "while it is told");
+    state.flush_done(flush, Sent::Told, 1);
+    assert!(state.is_dirty(), "what came meanwhile is still to be told");
+    assert_eq!(state.try_enter(ALONE, false), Entry::Entered);
+    assert!(!state.keep_change(&utimes, &mut attr(10), time(24)), "the lease may be on its way back");
+    state.leave(Access::Exclusive);
+    let mut reader = leased(LeaseMode::Read, 10);
+    reader.opened();
+    assert!(!reader.keep_change(&utimes, &mut attr(10), time(24)), "times are the writer's");
+}
+
+#[test]
 fn a_dead_session_takes_everything_and_says_so_once() {
     let mut state = leased(LeaseMode::Write, 0);
     state.opened();
