@@ -95,6 +95,8 @@ impl Daemon {
             ("POOL_M", "0".into()),
             ("OSD_OP_THREADS", cores.to_string()),
             ("LOG", "warn".into()),
+            // CPU time is to be that of the work
+            ("MS_BUSY_POLL_US", "0".into()),
             // beside what is written, journals and promises to all clients
             ("MEMSTORE_BYTES_MAX", (4u64 << 30).to_string()),
         ];
@@ -195,7 +197,8 @@ impl Daemon {
     }
 
     fn connect(&self, telemetry: bool) -> Result<(Client, PoolId), BenchError> {
-        let config = ClientConfig { workers: 1, telemetry, ..ClientConfig::new(self.monitor.to_string(), "bench") };
+        let defaults = ClientConfig::new(self.monitor.to_string(), "bench");
+        let config = ClientConfig { workers: 1, telemetry, busy_poll: Duration::ZERO, ..defaults };
         let client = Client::connect(config)?;
         let pool = client.map()?.pools.keys().next().copied().ok_or(ClientError::Closed)?;
         Ok((client, pool))

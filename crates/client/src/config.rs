@@ -79,6 +79,9 @@ pub struct ClientConfig {
     pub op_history: HistoryMode,
     /// Buffer pools, each with a lock of its own. Default 4; 1 is GlusterFS's old iobuf pool.
     pub buffer_pools: usize,
+    /// For how long a worker without work looks for more before it sleeps, while its waits are mostly that short; zero: not at all.
+    /// Default 100 us: what a request to a process of the same host takes.
+    pub busy_poll: Duration,
     /// Which shards answer reads.
     pub read_policy: ReadPolicy,
     /// A read that a shard has not answered after this long also asks another one. Zero: never. Default 500 ms: well
@@ -101,6 +104,7 @@ impl ClientConfig {
             telemetry: true,
             op_history: HistoryMode::Off,
             buffer_pools: PoolConfig::default().pools,
+            busy_poll: Duration::from_micros(100),
             read_policy: ReadPolicy::Systematic,
             hedge_delay: Duration::from_millis(500),
         }

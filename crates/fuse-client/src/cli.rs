@@ -76,6 +76,10 @@ struct MountArgs {
     /// Buffer pools, each with a lock of its own [default: 4]
     #[arg(long, env = "TREFOIL_FUSE_BUFFER_POOLS")]
     buffer_pools: Option<String>,
+    /// Microseconds for which a worker without work looks for more before it sleeps, while its waits are mostly that short; 0: not
+    /// at all [default: 100]
+    #[arg(long, env = "TREFOIL_FUSE_BUSY_POLL_US")]
+    busy_poll_us: Option<String>,
     /// Seconds for which the kernel may use attributes without asking [default: 1]
     #[arg(long, env = "TREFOIL_ATTR_TIMEOUT")]
     attr_timeout: Option<String>,
@@ -151,6 +155,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("threads", args.threads),
         ("workers", args.workers),
         ("buffer_pools", args.buffer_pools),
+        ("busy_poll_us", args.busy_poll_us),
         ("attr_timeout", args.attr_timeout),
         ("entry_timeout", args.entry_timeout),
         ("max_request_bytes", args.max_request_bytes),
@@ -246,6 +251,7 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("telemetry={}", settings.telemetry));
     list.extend(settings.workers.map(|count| format!("workers={count}")));
     list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
+    list.extend(settings.busy_poll.map(|time| format!("busy_poll_us={}", time.as_micros())));
     list.extend(settings.http_listen.map(|address| format!("http_listen={address}")));
     args.extend(["-o".into(), list.join(",").into()]);
     if let Some(log) = &settings.log_file {

@@ -101,6 +101,7 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     config.op_history = settings.op_history;
     config.workers = settings.workers.unwrap_or(config.workers);
     config.buffer_pools = settings.buffer_pools.unwrap_or(config.buffer_pools);
+    config.busy_poll = settings.busy_poll.unwrap_or(config.busy_poll);
     let (sender, receiver) = channel();
     let connect = move || drop(sender.send(Client::connect(config)));
     thread::Builder::new().name("connect".into()).spawn(connect).map_err(MountError::Daemon)?;

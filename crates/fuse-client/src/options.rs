@@ -13,6 +13,8 @@ use std::time::Duration;
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Shortest: a page.
 pub const REQUEST_BYTES_MIN: u32 = 4096;
+/// Longest time for which a worker looks for work before it sleeps, in microseconds: longer than any sleep could cost.
+const BUSY_POLL_US_MAX: u64 = 10_000;
 
 /// Flags of mount(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,6 +53,8 @@ pub struct MountSettings {
     pub workers: Option<usize>,
     /// Buffer pools; `None`: [`client::ClientConfig::buffer_pools`]'s default.
     pub buffer_pools: Option<usize>,
+    /// How long workers look for work before they sleep; `None`: [`client::ClientConfig::busy_poll`]'s default.
+    pub busy_poll: Option<Duration>,
     /// How long the kernel may use attributes without asking while this is the only mount. Default 1 s, which is also the
     /// longest; with another mount it asks every time.
     pub attr_timeout: Duration,
@@ -95,6 +99,7 @@ impl MountSettings {
             threads: if std::thread::available_parallelism().map_or(1, usize::from) < 4 { 1 } else { 2 },
             workers: None,
             buffer_pools: None,
+            busy_poll: None,
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             max_request_bytes: REQUEST_BYTES_MAX,
@@ -158,6 +163,9 @@ impl MountSettings {
             ("threads", Some(value)) => self.threads = number(name, value, 1, 64)? as usize,
             ("workers", Some(value)) => self.workers = Some(number(name, value, 1, 64)? as usize),
             ("buffer_pools", Some(value)) => self.buffer_pools = Some(number(name, value, 1, 64)? as usize),
+            ("busy_poll_us", Some(value)) => {
+                self.busy_poll = Some(Duration::from_micros(number(name, value, 0, BUSY_POLL_US_MAX)?));
+            }
             ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
             ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,
             ("timeout", Some(value)) => self.timeout = seconds(name, value)?,

@@ -41,6 +41,7 @@
 mod blocking;
 mod brevity;
 pub mod buffer;
+mod busy_poll;
 mod channel;
 mod connection;
 mod connections;

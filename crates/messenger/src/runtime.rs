@@ -42,6 +42,8 @@ pub struct RuntimeConfig {
     pub pools: PoolConfig,
     /// Data goes to and comes from other processes of this host through shared memory, where they agree.
     pub shared_memory: bool,
+    /// For how long a worker without work looks for more before it sleeps, while that is worth it. Zero, the default: not at all.
+    pub busy_poll: Duration,
     /// How long [`Runtime::shutdown`] goes on sending what is queued.
     pub drain_max: Duration,
     /// Count and time what costs something: locks, operations, time and CPU of workers. Off only to measure what it costs.
@@ -63,6 +65,7 @@ impl RuntimeConfig {
             blocking_threads_max: 16,
             pools: PoolConfig::default(),
             shared_memory: true,
+            busy_poll: Duration::ZERO,
             drain_max: Duration::from_secs(1),
             telemetry: true,
             op_history: HistoryMode::Off,

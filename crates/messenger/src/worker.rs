@@ -19,6 +19,7 @@ use mio::{Events, Poll as Reactor, Registry, Token};
 
 use crate::blocking::JobFailed;
 use crate::buffer::Pool;
+use crate::busy_poll::BusyPoll;
 use crate::counters::{WorkerCounters, WorkerStats};
 use crate::locals::Locals;
 use crate::mailbox::Mailbox;
@@ -51,8 +52,6 @@ pub(crate) enum Command {
 /// How long a poll of the reactor may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
-    /// Not at all.
-    Now,
     /// Until a timer is due.
     Timer(Instant),
     /// Until something happens.
@@ -191,6 +190,7 @@ struct Inner {
     sources: Sources,
     locals: Locals,
     meter: Meter,
+    busy_poll: RefCell<BusyPoll>,
     message_times: MessageTimes,
     /// Tasks that wait for the next turn.
     yielded: RefCell<Vec<std::task::Waker>>,
@@ -431,50 +431,83 @@ impl Worker {
         }
     }
 
-    /// Until when the reactor may wait: not at all while there is work, else until the next timer.
-    fn poll_until(&self) -> Until {
+    /// Until when the reactor may wait; `None` while there is work.
+    fn may_wait(&self) -> Option<Until> {
         let busy =
             self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
                 == Some(true);
         let more = self.inner.sources.has_requeued() || !self.inner.yielded.borrow().is_empty();
         if busy || more || !self.inner.shared.mailbox.is_empty() {
-            return Until::Now;
+            return None;
         }
         let timers = [self.inner.timers.borrow().next(), self.inner.sources.next_timer(), self.inner.shutdown_at.get()];
-        timers.into_iter().flatten().min().map_or(Until::Woken, Until::Timer)
+        Some(timers.into_iter().flatten().min().map_or(Until::Woken, Until::Timer))
     }
 
     fn poll_reactor(&self, reactor: &mut Reactor, events: &mut Events) {
-        let shared = &self.inner.shared;
-        let mut until = self.poll_until();
-        let lies_down = until != Until::Now;
-        if lies_down && !shared.mailbox.lie_down() {
-            until = Until::Now;
+        match self.may_wait() {
+            None => {
+                self.inner.meter.no_wait(&self.inner.shared.time);
+                self.look(reactor, events, Some(Duration::ZERO));
+            }
+            Some(until) => self.wait(reactor, events, until),
         }
-        let (meter, time) = (&self.inner.meter, &shared.time);
-        let (timeout, waiting) = match until {
-            Until::Now => {
-                meter.no_wait(time);
-                (Some(Duration::ZERO), None)
+        self.counters().polled(events.iter().filter(|event| event.token() != WAKE_TOKEN).count() as u64);
+    }
+
+    /// Waits until there is something to do: awake for a moment if that is worth it, then asleep.
+    fn wait(&self, reactor: &mut Reactor, events: &mut Events, until: Until) {
+        let (time, busy_poll) = (&self.inner.shared.time, &self.inner.busy_poll);
+        let begin = Instant::now();
+        let waiting = self.inner.meter.begin_wait(time, begin);
+        let stays_awake = busy_poll.borrow().is_worth_it();
+        let slept = !(stays_awake && self.look_for_a_while(reactor, events, until, begin));
+        if slept {
+            self.doze(reactor, events, until);
+        }
+        let end = Instant::now();
+        busy_poll.borrow_mut().waited(end - begin, slept && !stays_awake);
+        if let Some(waiting) = waiting {
+            waiting.end(time, end);
+        }
+    }
+
+    /// Looks again and again, and lets other threads run in between. True: there is something to do.
+    fn look_for_a_while(&self, reactor: &mut Reactor, events: &mut Events, until: Until, begin: Instant) -> bool {
+        let end = begin + self.inner.busy_poll.borrow().limit();
+        loop {
+            self.look(reactor, events, Some(Duration::ZERO));
+            if !events.is_empty() || !self.inner.shared.mailbox.is_empty() {
+                return true;
             }
-            Until::Timer(at) => {
-                let now = Instant::now();
-                (Some(at.saturating_duration_since(now)), meter.begin_wait(time, now))
+            let now = Instant::now();
+            if matches!(until, Until::Timer(at) if at <= now) {
+                return true;
             }
-            Until::Woken => (None, meter.begin_wait(time, Instant::now())),
+            if now >= end {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn doze(&self, reactor: &mut Reactor, events: &mut Events, until: Until) {
+        let mailbox = &self.inner.shared.mailbox;
+        let timeout = match until {
+            _ if !mailbox.lie_down() => Some(Duration::ZERO),
+            Until::Timer(at) => Some(at.saturating_duration_since(Instant::now())),
+            Until::Woken => None,
         };
+        self.look(reactor, events, timeout);
+        mailbox.get_up();
+    }
+
+    fn look(&self, reactor: &mut Reactor, events: &mut Events, timeout: Option<Duration>) {
         if let Err(error) = reactor.poll(events, timeout)
             && error.kind() != std::io::ErrorKind::Interrupted
         {
             tracing::error!(worker = self.index(), %error, "poll failed");
         }
-        if lies_down {
-            shared.mailbox.get_up();
-        }
-        if let Some(waiting) = waiting {
-            waiting.end(time, Instant::now());
-        }
-        self.counters().polled(events.iter().filter(|event| event.token() != WAKE_TOKEN).count() as u64);
     }
 
     fn run(&self, reactor: &mut Reactor) {
@@ -547,6 +580,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, mut reactor
         local.index.set(shared.index);
     });
     let meter = Meter::new(handle.config().telemetry, &shared.time, Instant::now());
+    let busy_poll = RefCell::new(BusyPoll::new(handle.config().busy_poll));
     let message_times = MessageTimes::new(handle.operations());
     let inner = Inner {
         shared,
@@ -556,6 +590,7 @@ pub(crate) fn thread_main(shared: Arc<WorkerShared>, handle: Handle, mut reactor
         sources: Sources::default(),
         locals: Locals::default(),
         meter,
+        busy_poll,
         message_times,
         yielded: RefCell::default(),
         shutdown_at: Cell::new(None),

@@ -112,6 +112,9 @@ settings! {
     ms_max_events: String, "TREFOIL_MS_MAX_EVENTS";
     /// Buffer pools of a storage daemon, 1 to 64, each with a lock of its own; 1 is GlusterFS's old iobuf pool [default: 4]
     ms_buffer_pools: u16, "TREFOIL_MS_BUFFER_POOLS";
+    /// Microseconds for which a messenger worker of a storage daemon or of the metadata service, that has no work, looks for more before it
+    /// sleeps, while its waits are mostly that short, 0 to 10000; 0: not at all [default: 100]
+    ms_busy_poll_us: u64, "TREFOIL_MS_BUSY_POLL_US";
     /// Most sessions that each role takes from others, those without TCP included; more are refused and told why. Not
     /// more than the open files that the process may have; one whose data goes through shared memory takes three [default: 10000]
     ms_connections_max: u32, "TREFOIL_MS_CONNECTIONS_MAX";
@@ -242,6 +245,8 @@ pub struct Config {
     pub ms_max_events: MaxEvents,
     /// Buffer pools of a storage daemon.
     pub ms_buffer_pools: u16,
+    /// Workers without work look for more for so long before they sleep.
+    pub ms_busy_poll: Duration,
     /// Sessions that each role takes.
     pub ms_connections_max: u32,
     /// Peers on the same host come through a Unix socket.
@@ -379,6 +384,12 @@ impl Config {
             ms_placement,
             ms_max_events,
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
+            ms_busy_poll: Duration::from_micros(in_range(
+                "ms_busy_poll_us",
+                s.ms_busy_poll_us.unwrap_or(100),
+                0,
+                10_000,
+            )?),
             ms_connections_max: connections_max(s.ms_connections_max)?,
             ms_local_sockets: s.ms_local_sockets.unwrap_or(true),
             ms_shared_memory: s.ms_shared_memory.unwrap_or(true),

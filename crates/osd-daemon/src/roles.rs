@@ -158,7 +158,8 @@ impl Running {
             }
         }
         if wants(Role::Mds) {
-            let runtime = Runtime::start(runtime_config(config, "mds"))?;
+            let busy_poll = config.ms_busy_poll;
+            let runtime = Runtime::start(RuntimeConfig { busy_poll, ..runtime_config(config, "mds") })?;
             let mds_config = MdsConfig {
                 live: live(),
                 ms_connections_max: config.ms_connections_max,
@@ -248,6 +249,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         ms_placement: config.ms_placement,
         ms_max_events: config.ms_max_events,
         ms_buffer_pools: config.ms_buffer_pools,
+        ms_busy_poll: config.ms_busy_poll,
         ms_connections_max: config.ms_connections_max,
         ms_local_sockets: config.ms_local_sockets,
         ms_shared_memory: config.ms_shared_memory,

@@ -90,8 +90,9 @@ impl Client {
         let config = config.checked()?;
         let addr = monitor::resolve(&config.monitor)?;
         let pools = PoolConfig { pools: config.buffer_pools, retained_bytes_max: RETAINED_BYTES_MAX };
-        let (telemetry, op_history) = (config.telemetry, config.op_history);
-        let runtime = RuntimeConfig { telemetry, op_history, pools, ..RuntimeConfig::new("client", config.workers) };
+        let (telemetry, op_history, busy_poll) = (config.telemetry, config.op_history, config.busy_poll);
+        let defaults = RuntimeConfig::new("client", config.workers);
+        let runtime = RuntimeConfig { telemetry, op_history, busy_poll, pools, ..defaults };
         let runtime = Runtime::start(runtime).map_err(|error| ClientError::Local(error.to_string()))?;
         let shared = Shared::new(config, runtime.handle());
         let runtime = ContentionMutex::new(shared.handle.locks(), "client runtime", Some(runtime));

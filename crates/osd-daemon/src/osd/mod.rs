@@ -91,6 +91,8 @@ pub struct OsdConfig {
     pub ms_max_events: MaxEvents,
     /// Buffer pools. Default 4.
     pub ms_buffer_pools: u16,
+    /// For how long workers without work look for more before they sleep. Default 100 us.
+    pub ms_busy_poll: Duration,
     /// Sessions that it takes. Default 10,000.
     pub ms_connections_max: u32,
     /// Peers on this host come through a Unix socket. Default true.
@@ -150,6 +152,7 @@ impl OsdConfig {
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
             ms_buffer_pools: 4,
+            ms_busy_poll: Duration::from_micros(100),
             ms_connections_max: 10_000,
             ms_local_sockets: true,
             ms_shared_memory: true,
@@ -358,6 +361,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     let mut runtime = RuntimeConfig::new(config.id.to_string(), usize::from(workers));
     runtime.max_events = config.ms_max_events;
     runtime.pools.pools = usize::from(config.ms_buffer_pools);
+    runtime.busy_poll = config.ms_busy_poll;
     runtime.shared_memory = config.ms_shared_memory;
     runtime.telemetry = config.telemetry;
     runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
