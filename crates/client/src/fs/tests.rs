@@ -699,6 +699,31 @@ fn times_set_by_the_user_stay_until_the_next_write() {
 }
 
 #[test]
+fn times_set_on_an_open_file_are_told_to_whoever_asks_and_at_the_latest_with_the_close() {
+    let mounts = mounts(2);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    world.borrow_mut().alone = true;
+    let gfid = create(fs, "file");
+    let utimes = |secs| SetAttr { mtime: Some(Timestamp { secs, nanos: 0 }), ..SetAttr::default() };
+    let told = || world.borrow().told.len();
+    block_on(async {
+        fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(50)).await.expect("write");
+        let before = told();
+        let attr = fs.setattr(gfid, utimes(3), at(51)).await.expect("utimes");
+        assert_eq!((attr.mtime.secs, attr.ctime.secs, told()), (3, 51, before), "nobody is asked");
+        assert_eq!(fs.getattr(gfid, at(51)).await.expect("getattr").mtime.secs, 3);
+        world.borrow_mut().alone = false;
+        let seen = mounts[1].getattr(gfid, at(52)).await.expect("of another mount");
+        assert_eq!((seen.mtime.secs, seen.ctime.secs, seen.size), (3, 51, 1));
+        world.borrow_mut().alone = true;
+        fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(60)).await.expect("write");
+        fs.setattr(gfid, utimes(4), at(61)).await.expect("utimes");
+        fs.release(gfid).await.expect("the last close");
+    });
+    assert_eq!(world.borrow().files[&gfid].attr.mtime.secs, 4);
+}
+
+#[test]
 fn a_dead_session_is_reported_once_and_files_go_on() {
     let mounts = mounts(1);
     let fs = &mounts[0];
