@@ -599,9 +599,9 @@ impl InodeState {
     }
 
     /// Takes a change by the user that the holder of the write lease may tell the service later, as the times of a write: of the
-    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone. Only while
-    /// the file is open, so that a close tells it at the latest, and nobody has it alone, who may give the lease back. `attr` is what the service would say, and then what is so.
-    /// False: the service has to be told at once.
+    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone. Only
+    /// while the file is open, so that a close tells it at the latest, and while nobody has it alone, who may be giving the lease
+    /// back. `attr` is what the service would say, and becomes what is so. False: the service has to be told at once.
     pub fn keep_change(&mut self, set: &SetAttr, attr: &mut Attr, now: Timestamp) -> bool {
         let SetAttr { mode, uid, gid, size, atime, mtime, ctime } = *set;
         let is_new = |set: Option<u32>, held: u32| set.is_some_and(|set| set != held);
