@@ -593,7 +593,9 @@ impl InodeState {
             attr.mtime = self.mtime;
             attr.ctime = attr.ctime.max(self.ctime);
         } else if self.flushed_stamp > asked {
-            attr.mtime = attr.mtime.max(self.mtime);
+            // A writer may have told a time that lies before: nobody else sets one without a recall.
+            let is_ours = self.lease() == Some(LeaseMode::Write);
+            attr.mtime = if is_ours { self.mtime } else { attr.mtime.max(self.mtime) };
             attr.ctime = attr.ctime.max(self.ctime);
         }
     }
@@ -606,11 +608,14 @@ impl InodeState {
         let SetAttr { mode, uid, gid, size, atime, mtime, ctime } = *set;
         let is_new = |set: Option<u32>, held: u32| set.is_some_and(|set| set != held);
         let changes = is_new(mode, attr.mode) || is_new(uid, attr.uid) || is_new(gid, attr.gid);
-        let is_kept = !changes && size.is_none() && atime.is_none() && ctime.is_none() && *set != SetAttr::default();
+        let is_time = mtime.is_none_or(|time| time.nanos < 1_000_000_000);
+        let is_kept =
+            is_time && !changes && size.is_none() && atime.is_none() && ctime.is_none() && *set != SetAttr::default();
         if !is_kept || self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
             return false;
         }
-        (self.mtime, self.ctime) = (mtime.unwrap_or(self.mtime), now);
+        self.merge(attr, self.flushed_stamp);
+        (self.mtime, self.ctime) = (mtime.unwrap_or(attr.mtime), now);
         self.dirty = true;
         self.change += 1;
         self.merge(attr, self.flushed_stamp);

@@ -237,6 +237,14 @@ fn an_answer_older_than_a_flush_does_not_turn_time_back() {
     let mut new = attr(0);
     state.merge(&mut new, 8);
     assert_eq!(new.mtime, time(1), "set back by the user since");
+    state.opened();
+    let earlier = SetAttr { mtime: Some(time(0)), ..SetAttr::default() };
+    assert!(state.keep_change(&earlier, &mut attr(10), time(20)));
+    let flush = state.begin_flush().expect("idle");
+    state.flush_done(flush, Sent::Told, 9);
+    let mut old = attr(10);
+    state.merge(&mut old, 8);
+    assert_eq!(old.mtime, time(0), "what the writer set back stays so");
 }
 
 #[test]
@@ -259,6 +267,7 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
         SetAttr { uid: Some(1), ..same },
         SetAttr { gid: Some(1), ..same },
         SetAttr { size: Some(10), ..utimes },
+        SetAttr { mtime: Some(Timestamp { secs: 3, nanos: 1_000_000_000 }), ..utimes },
         SetAttr { atime: Some(time(3)), ..utimes },
         SetAttr { ctime: Some(time(3)), ..utimes },
     ];

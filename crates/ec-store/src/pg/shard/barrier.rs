@@ -10,9 +10,9 @@ use protocol::{Rule, Rules};
 pub enum Barrier {
     /// Nothing.
     Nothing,
-    /// The data of direct writes, and then the journal as it was flushed last.
+    /// The data of direct writes, and the journal as it was flushed last.
     Journal,
-    /// Everything that was applied to fragment files, and then the journal.
+    /// Everything that was applied to fragment files, and the journal.
     Everything,
 }
 

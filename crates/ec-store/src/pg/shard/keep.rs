@@ -25,7 +25,7 @@ impl PgShard {
         !self.unsynced.is_empty()
     }
 
-    /// Everything taken so far is flushed, and a sync of the data of direct writes and then of the journal begins.
+    /// Everything taken so far is flushed, and a sync of the data of direct writes and of the journal begins.
     pub fn begin_sync(&mut self) {
         for id in &self.unsynced {
             if let Some(session) = self.log.sessions.get_mut(id) {
