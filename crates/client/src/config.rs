@@ -3,8 +3,8 @@
 //! Contract: plain values; [`ClientConfig::checked`] says what does not make sense. Names that Ceph has are Ceph's.
 
 use crate::error::ClientError;
-use messenger::HistoryMode;
 use messenger::buffer::PoolConfig;
+use messenger::{HistoryMode, RuntimeConfig};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl ClientConfig {
             telemetry: true,
             op_history: HistoryMode::Off,
             buffer_pools: PoolConfig::default().pools,
-            busy_poll: Duration::from_micros(100),
+            busy_poll: RuntimeConfig::BUSY_POLL,
             read_policy: ReadPolicy::Systematic,
             hedge_delay: Duration::from_millis(500),
         }

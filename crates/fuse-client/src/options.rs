@@ -4,7 +4,7 @@
 //! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error.
 
 use client::ReadPolicy;
-use messenger::HistoryMode;
+use messenger::{HistoryMode, RuntimeConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,8 +13,6 @@ use std::time::Duration;
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Shortest: a page.
 pub const REQUEST_BYTES_MIN: u32 = 4096;
-/// Longest time for which a worker looks for work before it sleeps, in microseconds: longer than any sleep could cost.
-const BUSY_POLL_US_MAX: u64 = 10_000;
 
 /// Flags of mount(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -164,7 +162,8 @@ impl MountSettings {
             ("workers", Some(value)) => self.workers = Some(number(name, value, 1, 64)? as usize),
             ("buffer_pools", Some(value)) => self.buffer_pools = Some(number(name, value, 1, 64)? as usize),
             ("busy_poll_us", Some(value)) => {
-                self.busy_poll = Some(Duration::from_micros(number(name, value, 0, BUSY_POLL_US_MAX)?));
+                let max = RuntimeConfig::BUSY_POLL_MAX.as_micros() as u64;
+                self.busy_poll = Some(Duration::from_micros(number(name, value, 0, max)?));
             }
             ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
             ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,

@@ -36,9 +36,9 @@ impl BusyPoll {
         self.short >= ALL / 2
     }
 
-    /// A wait has ended. What one that was `slept` through took has the time to wake up in it.
-    pub(crate) fn waited(&mut self, took: Duration, slept: bool) {
-        let short_max = if slept { self.limit * 2 } else { self.limit };
+    /// A wait has ended. One that was slept through `at_once` took longer by waking up.
+    pub(crate) fn waited(&mut self, took: Duration, at_once: bool) {
+        let short_max = if at_once { self.limit * 2 } else { self.limit };
         self.short -= self.short * WEIGHT / ALL;
         if !self.limit.is_zero() && took <= short_max {
             self.short += WEIGHT;

@@ -57,6 +57,11 @@ pub struct RuntimeConfig {
 }
 
 impl RuntimeConfig {
+    /// What suits [`RuntimeConfig::busy_poll`] where requests go to other processes: what one of the same host takes.
+    pub const BUSY_POLL: Duration = Duration::from_micros(100);
+    /// Longer than any sleep could cost.
+    pub const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
+
     /// Default settings: 16 I/O threads, and one second to drain, which empties a bounded queue on any usable network.
     pub fn new(name: impl Into<String>, workers: usize) -> RuntimeConfig {
         RuntimeConfig {

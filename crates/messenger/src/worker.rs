@@ -432,7 +432,7 @@ impl Worker {
     }
 
     /// Until when the reactor may wait; `None` while there is work.
-    fn may_wait(&self) -> Option<Until> {
+    fn wait_until(&self) -> Option<Until> {
         let busy =
             self.inner.shared.with_local(|local| !local.ready.borrow().is_empty() || !local.dirty.borrow().is_empty())
                 == Some(true);
@@ -445,7 +445,7 @@ impl Worker {
     }
 
     fn poll_reactor(&self, reactor: &mut Reactor, events: &mut Events) {
-        match self.may_wait() {
+        match self.wait_until() {
             None => {
                 self.inner.meter.no_wait(&self.inner.shared.time);
                 self.look(reactor, events, Some(Duration::ZERO));
@@ -461,12 +461,11 @@ impl Worker {
         let begin = Instant::now();
         let waiting = self.inner.meter.begin_wait(time, begin);
         let stays_awake = busy_poll.borrow().is_worth_it();
-        let slept = !(stays_awake && self.look_for_a_while(reactor, events, until, begin));
-        if slept {
+        if !stays_awake || !self.look_for_a_while(reactor, events, until, begin) {
             self.doze(reactor, events, until);
         }
         let end = Instant::now();
-        busy_poll.borrow_mut().waited(end - begin, slept && !stays_awake);
+        busy_poll.borrow_mut().waited(end - begin, !stays_awake);
         if let Some(waiting) = waiting {
             waiting.end(time, end);
         }

@@ -7,6 +7,7 @@ use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
+use messenger::RuntimeConfig;
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
@@ -384,12 +385,7 @@ impl Config {
             ms_placement,
             ms_max_events,
             ms_buffer_pools: in_range("ms_buffer_pools", s.ms_buffer_pools.unwrap_or(4), 1, 64)?,
-            ms_busy_poll: Duration::from_micros(in_range(
-                "ms_busy_poll_us",
-                s.ms_busy_poll_us.unwrap_or(100),
-                0,
-                10_000,
-            )?),
+            ms_busy_poll: busy_poll(s.ms_busy_poll_us)?,
             ms_connections_max: connections_max(s.ms_connections_max)?,
             ms_local_sockets: s.ms_local_sockets.unwrap_or(true),
             ms_shared_memory: s.ms_shared_memory.unwrap_or(true),
@@ -555,6 +551,11 @@ fn profile(k: u8, m: u8, chunk: u32) -> Result<protocol::Profile, ConfigError> {
     let object = protocol::Profile::OBJECT_BYTES_DEFAULT / stripe * stripe;
     protocol::Profile::new(k, m, chunk, object)
         .map_err(|e| value("pool_k, pool_m, pool_chunk_bytes", &format!("{k}, {m}, {chunk}"), e.to_string()))
+}
+
+fn busy_poll(asked: Option<u64>) -> Result<Duration, ConfigError> {
+    let [usual, max] = [RuntimeConfig::BUSY_POLL, RuntimeConfig::BUSY_POLL_MAX].map(|time| time.as_micros() as u64);
+    in_range("ms_busy_poll_us", asked.unwrap_or(usual), 0, max).map(Duration::from_micros)
 }
 
 /// Which workers serve a connection.

@@ -155,7 +155,7 @@ impl Shared {
     }
 
     /// Attributes after a change, if that need not be told the service at once.
-    fn setattr_kept(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
+    fn keep_setattr(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
         inode.with(|state| state.keep_change(set, &mut attr, now)).then_some(attr)
@@ -255,8 +255,8 @@ impl FileSystem {
     }
 
     /// What [`LocalFs::setattr`] would give, if the service need not be told at once. Never blocks.
-    pub fn setattr_kept(&self, gfid: Gfid, set: &SetAttr, caller: Caller) -> Option<Attr> {
-        self.shared.setattr_kept(self.client.term(), gfid, set, caller.now)
+    pub fn keep_setattr(&self, gfid: Gfid, set: &SetAttr, caller: Caller) -> Option<Attr> {
+        self.shared.keep_setattr(self.client.term(), gfid, set, caller.now)
     }
 
     /// How long an operation may take, if not for ever.

@@ -101,7 +101,7 @@ impl<B: Backend> LocalFs<B> {
         if set == SetAttr::default() {
             return self.getattr(gfid, caller).await;
         }
-        if let Some(attr) = self.shared.setattr_kept(self.backend.term(), gfid, &set, caller.now) {
+        if let Some(attr) = self.shared.keep_setattr(self.backend.term(), gfid, &set, caller.now) {
             return Ok(attr);
         }
         let asked = self.stamp();

@@ -233,19 +233,26 @@ impl CoreStore {
 
     /// What must be synced before records count as durable: the data of direct writes; `all`: everything applied too.
     pub(super) fn take_unsynced(&mut self, all: bool) -> SyncFiles {
-        let direct = std::mem::take(&mut self.direct);
-        let mut files: Vec<_> = direct.into_values().collect();
+        let applied: Vec<_> = if all { self.applied_beside_direct().cloned().collect() } else { Vec::new() };
+        let mut files: Vec<_> = std::mem::take(&mut self.direct).into_values().collect();
         let mut dirs = Vec::new();
         if all {
-            files.extend(self.fragments.dirty_files().cloned());
+            files.extend(applied);
             dirs.extend(self.deleted_in.drain());
         }
         SyncFiles { files, dirs }
     }
 
+    /// Files with changes that were applied, but for those of direct writes.
+    fn applied_beside_direct(&self) -> impl Iterator<Item = &Arc<FragmentFile>> {
+        let is_direct =
+            |file: &Arc<FragmentFile>| self.direct.get(&file.key()).is_some_and(|other| Arc::ptr_eq(other, file));
+        self.fragments.dirty_files().filter(move |file| !is_direct(file))
+    }
+
     /// How many files and directories [`CoreStore::take_unsynced`] would give.
     pub(super) fn unsynced_files(&self, all: bool) -> usize {
-        let beside = if all { self.fragments.dirty_files().count() + self.deleted_in.len() } else { 0 };
+        let beside = if all { self.applied_beside_direct().count() + self.deleted_in.len() } else { 0 };
         self.direct.len() + beside
     }
 

@@ -39,10 +39,7 @@ impl From<FragmentError> for SyncFailure {
 
 impl From<JournalError> for SyncFailure {
     fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::NoSpace { .. } => Self::Full,
-            error => Self::Lost(error.to_string()),
-        }
+        Self::Lost(error.to_string())
     }
 }
 

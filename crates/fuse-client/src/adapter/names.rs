@@ -102,7 +102,7 @@ impl Adapter {
             ctime: None,
         };
         let began = self.times.of(RequestKind::SetAttr).begin();
-        if let Some(attr) = self.fs.setattr_kept(file, &set, caller) {
+        if let Some(attr) = self.fs.keep_setattr(file, &set, caller) {
             return self.answer_here(RequestKind::SetAttr, file, began, || {
                 let (attr, ttl) = shape.of(&attr);
                 reply.attr(&ttl, &attr);

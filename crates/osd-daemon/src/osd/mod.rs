@@ -152,7 +152,7 @@ impl OsdConfig {
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
             ms_buffer_pools: 4,
-            ms_busy_poll: Duration::from_micros(100),
+            ms_busy_poll: RuntimeConfig::BUSY_POLL,
             ms_connections_max: 10_000,
             ms_local_sockets: true,
             ms_shared_memory: true,
