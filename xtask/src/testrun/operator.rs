@@ -21,7 +21,7 @@ use std::time::Duration;
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
     let Some(rig) = Rig::start("operator", bench, report, settings)? else { return Ok(()) };
-    let tests: [RigTest; 14] = [
+    let tests: [RigTest; 15] = [
         ("status, for people and as JSON", status),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
@@ -31,6 +31,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("top: workers of all daemons", telemetry::top),
         ("top: connections under load, and what other mappings would do", telemetry::connections),
         ("profile: every layer counts what a mount was asked", profile::layers),
+        ("profile: writes by synchronous handles are synced", profile::synchronous_handles),
         ("profile: tables, shares, filters, one mount", profile::table),
         ("history: the last requests of a mount, and how they ended", profile::history),
         ("a mount that is stopped is named by locks, top and profile", profile::stopped_mount),

@@ -51,6 +51,15 @@ pub enum SeekTo {
     Hole,
 }
 
+/// How a write is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteMode {
+    /// It goes to the end of the file (O_APPEND), if the kernel's idea of the end is older than another mount's writes.
+    pub append: bool,
+    /// The sync that belongs to it (O_DSYNC, O_SYNC): it is done once that is.
+    pub sync: Follows,
+}
+
 /// A range within what a file may have.
 fn checked_range(offset: u64, len: u64) -> Result<Range<u64>> {
     match offset.checked_add(len) {
@@ -126,18 +135,29 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Writes all of `data`. With `append` it goes to the end of the file, if the kernel's idea of the end is older
-    /// than another mount's writes.
+    /// Writes all of `data`.
     ///
     /// # Errors
-    /// As [`LocalIo::write`](crate::LocalIo::write); EFBIG.
-    pub async fn write(&self, gfid: Gfid, offset: u64, data: Bytes, append: bool, caller: Caller) -> Result<()> {
+    /// As [`LocalIo::write`](crate::LocalIo::write); EFBIG; with a sync, as [`LocalFs::fsync`]: then the data may be there.
+    pub async fn write(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
         let len = data.len() as u64;
         checked_range(offset, len)?;
         if len == 0 {
             return Ok(());
         }
-        let (op, plan) = self.enter_to_write(gfid, offset, len, append, caller).await?;
+        self.write_some(gfid, offset, data, mode, caller).await?;
+        match mode.sync {
+            Follows::Nothing => Ok(()),
+            sync => self.fsync(gfid, sync == Follows::DataSync, caller).await,
+        }
+    }
+
+    async fn write_some(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
+        let len = data.len() as u64;
+        let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
+        if mode.sync != Follows::Nothing {
+            plan.follows = mode.sync;
+        }
         let inode = op.inode();
         let file = inode.with(|state| state.file());
         let then = self.begin_sync(inode, &plan, caller);
@@ -358,7 +378,7 @@ impl<B: Backend> LocalFs<B> {
             let step = async {
                 let data = self.read(from.0, from.1 + copied, part, caller).await?;
                 let read = data.len() as u64;
-                self.write(to.0, to.1 + copied, data, false, caller).await?;
+                self.write(to.0, to.1 + copied, data, WriteMode::default(), caller).await?;
                 Ok(read)
             };
             match step.await {

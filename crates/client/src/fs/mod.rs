@@ -39,9 +39,10 @@ mod table;
 mod usage;
 
 pub use backend::{Backend, Cluster, Result};
-pub use data::{AllocateMode, SeekTo};
+pub use data::{AllocateMode, SeekTo, WriteMode};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
+pub use inode::Follows;
 pub use names::{CreateMode, FsSize};
 
 use crate::error::ClientError;

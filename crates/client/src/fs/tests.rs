@@ -420,6 +420,8 @@ fn at(secs: i64) -> Caller {
     Caller { uid: 0, gid: 0, now: Timestamp { secs, nanos: 0 } }
 }
 
+const PLACED: WriteMode = WriteMode { append: false, sync: Follows::Nothing };
+const APPEND: WriteMode = WriteMode { append: true, ..PLACED };
 const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true };
 
 fn create(fs: &LocalFs<Model>, name: &str) -> Gfid {
@@ -464,14 +466,14 @@ async fn step(
     match rng.u8(0..10) {
         0..=2 => {
             let data = vec![rng.u8(1..0xee); len];
-            fs.write(gfid, offset as u64, Bytes::from(data.clone()), false, at(now)).await.expect("write");
+            fs.write(gfid, offset as u64, Bytes::from(data.clone()), PLACED, at(now)).await.expect("write");
             oracle.resize(oracle.len().max(end), 0);
             oracle[offset..end].copy_from_slice(&data);
         }
         3 => {
             // As a kernel that has seen its own writes since it last asked for the size.
             let known = (*seen).min(oracle.len() as u64);
-            fs.write(gfid, known, Bytes::from(vec![9; len]), true, at(now)).await.expect("append");
+            fs.write(gfid, known, Bytes::from(vec![9; len]), APPEND, at(now)).await.expect("append");
             oracle.extend(std::iter::repeat_n(9, len));
             *seen = known + len as u64;
             if rng.bool() {
@@ -547,7 +549,7 @@ fn nothing_begins_when_the_sessions_time_ran_out_or_without_the_map_of_the_grant
     let gfid = create(fs, "file");
     block_on(async {
         world.borrow_mut().unusable = 2;
-        fs.write(gfid, 0, Bytes::from_static(b"late"), false, at(2)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"late"), PLACED, at(2)).await.expect("write");
         assert_eq!(world.borrow().unusable, 0, "waited for the renewal and for the map");
         world.borrow_mut().unusable = 2;
         assert_eq!(fs.read(gfid, 9, 4, at(3)).await.expect("read"), "", "beyond the end, with no data to fetch");
@@ -561,7 +563,7 @@ fn a_close_tells_the_service_and_keeps_the_lease() {
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"hello"), false, at(5)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"hello"), PLACED, at(5)).await.expect("write");
         assert_eq!(world.borrow().files[&gfid].attr.size, 0, "not yet");
         fs.flush(gfid, LockOwner(1)).await.expect("flush");
         assert_eq!(world.borrow().files[&gfid].attr.size, 5);
@@ -581,7 +583,7 @@ fn a_lease_goes_back_with_the_last_name_if_nothing_has_to_be_waited_for() {
     world.borrow_mut().alone = true;
     let made = |name: &str, closed: bool| {
         let gfid = create(&fs, name);
-        block_on(fs.write(gfid, 0, Bytes::from_static(b"bytes"), false, at(2))).expect("written");
+        block_on(fs.write(gfid, 0, Bytes::from_static(b"bytes"), PLACED, at(2))).expect("written");
         if closed {
             block_on(fs.release(gfid)).expect("closed");
         }
@@ -671,7 +673,7 @@ fn a_name_made_elsewhere_meanwhile_is_opened() {
     let mounts = mounts(2);
     let gfid = create(&mounts[0], "file");
     block_on(async {
-        mounts[0].write(gfid, 0, Bytes::from_static(b"data"), false, at(2)).await.expect("write");
+        mounts[0].write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
         let mode = CreateMode { exclusive: false, truncate: true, write: true };
         let (attr, cached) = mounts[1].create(Gfid::ROOT, b"file".to_vec(), 0o644, mode, at(3)).await.expect("opened");
         assert_eq!((attr.gfid, attr.size, cached), (gfid, 0, false));
@@ -687,13 +689,13 @@ fn times_set_by_the_user_stay_until_the_next_write() {
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(50)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"x"), PLACED, at(50)).await.expect("write");
         let set = SetAttr { mtime: Some(Timestamp { secs: 3, nanos: 7 }), ..SetAttr::default() };
         let attr = fs.setattr(gfid, set, at(51)).await.expect("utimes");
         assert_eq!((attr.mtime.secs, attr.ctime.secs, attr.size), (3, 51, 1));
         fs.sweep().await;
         assert_eq!(fs.getattr(gfid, at(52)).await.expect("getattr").mtime.secs, 3);
-        fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(60)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"y"), PLACED, at(60)).await.expect("write");
         assert_eq!(fs.getattr(gfid, at(61)).await.expect("getattr").mtime.secs, 60);
     });
 }
@@ -707,7 +709,7 @@ fn times_set_on_an_open_file_are_told_to_whoever_asks_and_at_the_latest_with_the
     let utimes = |secs| SetAttr { mtime: Some(Timestamp { secs, nanos: 0 }), ..SetAttr::default() };
     let told = || world.borrow().told.len();
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(50)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"x"), PLACED, at(50)).await.expect("write");
         let before = told();
         let attr = fs.setattr(gfid, utimes(3), at(51)).await.expect("utimes");
         assert_eq!((attr.mtime.secs, attr.ctime.secs, told()), (3, 51, before), "nobody is asked");
@@ -716,7 +718,7 @@ fn times_set_on_an_open_file_are_told_to_whoever_asks_and_at_the_latest_with_the
         let seen = mounts[1].getattr(gfid, at(52)).await.expect("of another mount");
         assert_eq!((seen.mtime.secs, seen.ctime.secs, seen.size), (3, 51, 1));
         world.borrow_mut().alone = true;
-        fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(60)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"y"), PLACED, at(60)).await.expect("write");
         fs.setattr(gfid, utimes(4), at(61)).await.expect("utimes");
         fs.release(gfid).await.expect("the last close");
     });
@@ -729,12 +731,12 @@ fn a_dead_session_is_reported_once_and_files_go_on() {
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(2)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"x"), PLACED, at(2)).await.expect("write");
         fs.fenced().await;
         fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
         assert_eq!(fs.fsync(gfid, false, at(3)).await.expect_err("lost").errno(), errno::EIO);
         fs.fsync(gfid, false, at(3)).await.expect("said once");
-        fs.write(gfid, 0, Bytes::from_static(b"y"), false, at(4)).await.expect("a new lease");
+        fs.write(gfid, 0, Bytes::from_static(b"y"), PLACED, at(4)).await.expect("a new lease");
         assert_eq!(fs.getattr(gfid, at(5)).await.expect("getattr").size, 1);
     });
 }
@@ -752,10 +754,10 @@ fn writes_lost_inside_a_file_are_told_once() {
     let gfid = create(fs, "file");
     let owner = LockOwner(1);
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"before"), false, at(2)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"before"), PLACED, at(2)).await.expect("write");
         fs.fsync(gfid, false, at(2)).await.expect("fsync");
         for closes in [false, true] {
-            fs.write(gfid, 0, Bytes::from_static(b"after!"), false, at(3)).await.expect("write");
+            fs.write(gfid, 0, Bytes::from_static(b"after!"), PLACED, at(3)).await.expect("write");
             fs.flush_attrs(&fs.shared.table.get(gfid).expect("known")).await.expect("flush");
             fs.backend.with(gfid, |stored| stored.lost = true).expect("there");
             next_session(fs).await;
@@ -773,7 +775,7 @@ fn who_lost_a_lock_with_the_session_does_not_go_on() {
     let fs = &mounts[0];
     let (gfid, other) = (create(fs, "file"), create(fs, "other"));
     let (owner, lock) = (LockOwner(1), RangeLock { range: ByteRange::ALL, mode: LeaseMode::Write, pid: 1 });
-    let write = |gfid| fs.write(gfid, 0, Bytes::from_static(b"x"), false, at(2));
+    let write = |gfid| fs.write(gfid, 0, Bytes::from_static(b"x"), PLACED, at(2));
     block_on(async {
         fs.set_lock(gfid, owner, lock, at(2)).await.expect("lock");
         write(gfid).await.expect("write");
@@ -795,10 +797,10 @@ fn a_sparse_file_takes_what_is_written() {
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"small"), false, at(2)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"small"), PLACED, at(2)).await.expect("write");
         let attr = fs.getattr(gfid, at(2)).await.expect("getattr");
         assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (512, 0), "nobody is asked for a small file");
-        fs.write(gfid, 50_000, Bytes::from_static(b"far"), false, at(2)).await.expect("write");
+        fs.write(gfid, 50_000, Bytes::from_static(b"far"), PLACED, at(2)).await.expect("write");
         let attr = fs.getattr(gfid, at(2)).await.expect("getattr");
         assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (8, 1));
         assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (8, 1), "the answer is used again");
@@ -814,7 +816,7 @@ fn a_dead_cluster_is_not_asked_for_every_file() {
     let files: Vec<Gfid> = (0..300).map(|number| create(fs, &number.to_string())).collect();
     block_on(async {
         for gfid in &files {
-            fs.write(*gfid, 0, Bytes::from_static(b"x"), false, at(2)).await.expect("write");
+            fs.write(*gfid, 0, Bytes::from_static(b"x"), PLACED, at(2)).await.expect("write");
         }
         world.borrow_mut().down = true;
         assert!(matches!(fs.sync_everything().await, Err(ClientError::TimedOut(_))));
@@ -886,7 +888,7 @@ fn pages_do_not_outlive_the_sessions_time() {
     let gfid = create(fs, "file");
     let mut watch = Watch::default();
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"0000111122223333"), false, at(2)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"0000111122223333"), PLACED, at(2)).await.expect("write");
         assert_eq!(fs.look_at_clock(&mut watch).await, Duration::from_millis(500), "what is left of its time");
         for page in [0, 2, 3] {
             kernel.read(fs, gfid, page).await.expect("read");
@@ -920,7 +922,7 @@ fn what_a_dead_session_read_is_not_shown_by_the_next() {
     let mounts = mounts(2);
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
-    block_on(fs.write(gfid, 0, Bytes::from_static(b"before"), false, at(2))).expect("write");
+    block_on(fs.write(gfid, 0, Bytes::from_static(b"before"), PLACED, at(2))).expect("write");
     world.borrow_mut().reads_wait = true;
     let mut under_way = pin!(fs.read(gfid, 0, 6, at(3)));
     assert!(look!(under_way).is_pending());
@@ -928,7 +930,7 @@ fn what_a_dead_session_read_is_not_shown_by_the_next() {
         fs.flush_attrs(&fs.shared.table.get(gfid).expect("known")).await.expect("flush");
         fs.fenced().await;
         fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
-        mounts[1].write(gfid, 0, Bytes::from_static(b"after!"), false, at(4)).await.expect("write");
+        mounts[1].write(gfid, 0, Bytes::from_static(b"after!"), PLACED, at(4)).await.expect("write");
     });
     world.borrow_mut().reads_wait = false;
     assert!(matches!(look!(under_way), Poll::Ready(Ok(data)) if data == "after!"));
@@ -939,7 +941,7 @@ fn what_only_asks_goes_on_in_the_next_session() {
     let mounts = mounts(1);
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
-    block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), false, at(2))).expect("write");
+    block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2))).expect("write");
     block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
     world.borrow_mut().reads_wait = true;
     let mut read = pin!(fs.read(gfid, 0, 4, at(3)));
@@ -961,7 +963,7 @@ fn a_truncation_that_waited_does_not_go_on_in_the_next_session() {
     let mounts = mounts(1);
     let fs = &mounts[0];
     let gfid = create(fs, "file");
-    block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), false, at(2))).expect("write");
+    block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2))).expect("write");
     block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
     let inode = fs.shared.table.get(gfid).expect("known");
     let flush = inode.with(super::inode::InodeState::begin_flush).expect("none is under way");

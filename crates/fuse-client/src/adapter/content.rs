@@ -3,7 +3,7 @@
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller};
-use client::fs::{CreateMode, SeekTo};
+use client::fs::{CreateMode, Follows, SeekTo, WriteMode};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -22,6 +22,15 @@ const NO_HANDLE: FileHandle = FileHandle(0);
 
 fn writes(flags: OpenFlags) -> bool {
     flags.acc_mode() != OpenAccMode::O_RDONLY
+}
+
+/// The sync that a write by a handle with these flags brings with it. RWF_DSYNC and RWF_SYNC come as flags, too.
+fn sync_of(flags: OpenFlags) -> Follows {
+    match flags.0 & libc::O_SYNC {
+        libc::O_SYNC => Follows::Sync,
+        libc::O_DSYNC => Follows::DataSync,
+        _ => Follows::Nothing,
+    }
 }
 
 /// Pages that the kernel keeps locked, or under write-back, while it waits for a write. It copies what a program writes into
@@ -133,6 +142,8 @@ impl Adapter {
         // A page written back is at its place already, however the file was opened.
         let append = flags.0 & libc::O_APPEND != 0 && !written_back;
         let paged = written_back || !self.is_direct(flags);
+        // After a write to its pages the kernel asks for the sync itself.
+        let sync = if paged { Follows::Nothing } else { sync_of(flags) };
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
@@ -143,7 +154,7 @@ impl Adapter {
             reply,
             move |fs| async move {
                 let _locked = pages.map(|pages| fs.pages_locked(file, pages));
-                fs.write(file, offset, data, append, caller).await
+                fs.write(file, offset, data, WriteMode { append, sync }, caller).await
             },
             move |reply, ()| reply.written(len),
         );
@@ -206,5 +217,16 @@ mod tests {
         assert_eq!(locked_by_write(4096, 10, false), Some(4096..8192));
         assert_eq!(locked_by_write(0, 4097, false), Some(4096..8192));
         assert_eq!(locked_by_write(4096, 8192, true), Some(4096..12288));
+    }
+
+    #[test]
+    fn handles_say_which_sync_belongs_to_a_write() {
+        for (flags, sync) in [
+            (libc::O_RDWR | libc::O_DIRECT, Follows::Nothing),
+            (libc::O_RDWR | libc::O_DIRECT | libc::O_DSYNC, Follows::DataSync),
+            (libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC, Follows::Sync),
+        ] {
+            assert_eq!(sync_of(OpenFlags(flags)), sync);
+        }
     }
 }

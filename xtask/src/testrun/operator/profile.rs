@@ -91,6 +91,29 @@ pub fn layers(bench: &Bench, rig: &Rig) -> Outcome {
     counted
 }
 
+/// Every write by a handle that bypasses the kernel's pages is synced before it is answered, if the handle is synchronous: the
+/// kernel leaves that to the mount.
+pub fn synchronous_handles(bench: &Bench, rig: &Rig) -> Outcome {
+    let area = rig.area(bench, "synchronous")?;
+    for (flags, least, most) in [
+        ("direct", 0, BLOCKS / 2),
+        ("direct,dsync", BLOCKS, u64::MAX),
+        ("direct,sync", BLOCKS, u64::MAX),
+        ("append,dsync", BLOCKS, u64::MAX),
+    ] {
+        let before = calls(&everybody(bench, rig)?, "client", "sync", "clients");
+        let file = area.join(flags);
+        let line = format!(
+            "dd if=/dev/zero of='{}' bs={BLOCK_BYTES} count={BLOCKS} conv=notrunc oflag={flags}",
+            file.display()
+        );
+        trefoil(bench, rig, &line, 120)?;
+        let syncs = calls(&everybody(bench, rig)?, "client", "sync", "clients") - before;
+        ensure!((least..=most).contains(&syncs), "oflag={flags}: {syncs} syncs for {BLOCKS} writes");
+    }
+    Ok(())
+}
+
 /// Durations are in order, shares add up, tables and filters show what they should.
 pub fn table(bench: &Bench, rig: &Rig) -> Outcome {
     let all = everybody(bench, rig)?;

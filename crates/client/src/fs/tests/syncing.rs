@@ -6,7 +6,7 @@ use super::*;
 fn synced_file(fs: &LocalFs<Model>) -> Gfid {
     let gfid = create(fs, "file");
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"data"), false, at(2)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
         fs.fsync(gfid, false, at(2)).await.expect("fsync");
     });
     let mut world = fs.backend.world.borrow_mut();
@@ -31,12 +31,12 @@ fn fsync_tells_and_syncs_in_one_trip() {
     let fs = &mounts[0];
     let gfid = synced_file(fs);
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(3)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
         fs.fsync(gfid, false, at(3)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
         fs.fsync(gfid, false, at(4)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 1), "what others did to the file, a chmod say, is synced, too");
-        fs.write(gfid, 4, Bytes::from_static(b"more"), false, at(5)).await.expect("write");
+        fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(5)).await.expect("write");
         fs.fsync(gfid, true, at(5)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![(Some(8), Some(at(5).now), true)], 0), "the size is needed to read the data");
     });
@@ -48,7 +48,7 @@ fn fdatasync_leaves_times_for_later() {
     let fs = &mounts[0];
     let gfid = synced_file(fs);
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(3)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
         fs.fsync(gfid, true, at(3)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![], 0));
         assert!(fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"), "but the data is synced");
@@ -80,7 +80,7 @@ fn fdatasync_syncs_a_size_that_another_mount_told() {
     let mounts = mounts(2);
     let gfid = create(&mounts[0], "file");
     block_on(async {
-        mounts[0].write(gfid, 0, Bytes::from_static(b"data"), false, at(2)).await.expect("write");
+        mounts[0].write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
         mounts[1].open(gfid, false, at(3)).await.expect("open");
         asked(&mounts[1]);
         mounts[1].fsync(gfid, true, at(4)).await.expect("fdatasync");
@@ -94,7 +94,7 @@ fn fdatasync_syncs_a_size_that_another_mount_told() {
 fn used_to_sync(fs: &LocalFs<Model>, gfid: Gfid, datasync: bool) {
     block_on(async {
         for _ in 0..3 {
-            fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(3)).await.expect("write");
+            fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
             fs.fsync(gfid, datasync, at(3)).await.expect("fsync");
         }
     });
@@ -110,12 +110,12 @@ fn an_fsync_that_always_follows_begins_with_the_write() {
     let gfid = synced_file(fs);
     used_to_sync(fs, gfid, false);
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(4).now), true)], 0), "told and synced before anybody asks");
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 1);
         fs.fsync(gfid, false, at(5)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 0), "nothing is left to do");
-        fs.write(gfid, 4, Bytes::from_static(b"more"), false, at(6)).await.expect("write");
+        fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(6)).await.expect("write");
         assert_eq!(asked(fs), (vec![], 0), "a size is told after the data is stable");
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 2);
         fs.fsync(gfid, false, at(7)).await.expect("fsync");
@@ -134,7 +134,7 @@ fn an_fdatasync_that_always_follows_tells_nothing_ahead() {
     let gfid = synced_file(fs);
     used_to_sync(fs, gfid, true);
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
         assert_eq!(asked(fs), (vec![], 0));
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 1);
     });
@@ -148,7 +148,7 @@ fn a_failure_ahead_of_an_fsync_is_for_the_fsync_to_tell() {
     used_to_sync(fs, gfid, false);
     block_on(async {
         fs.backend.world.borrow_mut().refuses_to_sync = true;
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
         assert_eq!(fs.fsync(gfid, false, at(5)).await.expect_err("refused").errno(), errno::EIO);
         fs.backend.world.borrow_mut().refuses_to_sync = false;
         fs.fsync(gfid, false, at(6)).await.expect("fsync");
@@ -164,8 +164,28 @@ fn nothing_begins_ahead_where_that_is_off() {
     let gfid = synced_file(fs);
     used_to_sync(fs, gfid, false);
     block_on(async {
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), false, at(4)).await.expect("write");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
         assert_eq!(asked(fs), (vec![], 0));
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 0);
+    });
+}
+
+#[test]
+fn a_write_through_a_synchronous_handle_is_done_once_it_is_synced() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    fs.backend.world.borrow_mut().alone = true;
+    let gfid = synced_file(fs);
+    let unstable = || fs.backend.with(gfid, |stored| stored.unstable).expect("there");
+    block_on(async {
+        let synced = |sync| WriteMode { sync, ..PLACED };
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), synced(Follows::DataSync), at(3)).await.expect("O_DSYNC");
+        assert_eq!((unstable(), asked(fs)), (None, (vec![], 0)), "its time is not needed to read it");
+        fs.write(gfid, 4, Bytes::from_static(b"more"), synced(Follows::DataSync), at(4)).await.expect("O_DSYNC");
+        assert_eq!((unstable(), asked(fs)), (None, (vec![(Some(8), Some(at(4).now), true)], 0)), "its size is");
+        fs.write(gfid, 0, Bytes::from_static(b"data"), synced(Follows::Sync), at(5)).await.expect("O_SYNC");
+        assert_eq!((unstable(), asked(fs)), (None, (vec![(Some(8), Some(at(5).now), true)], 0)));
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(6)).await.expect("no sync");
+        assert!(unstable().is_some());
     });
 }
