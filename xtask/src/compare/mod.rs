@@ -44,7 +44,7 @@ use report::Material;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use system::{Peer, System};
+use system::{Peer, Setting, System, Variant};
 
 /// Bytes of the tree that is unpacked, at most.
 const TREE_BYTES_MAX: u64 = 128 << 20;
@@ -58,6 +58,10 @@ pub struct CompareArgs {
     /// Which cells
     #[arg(long, value_enum, default_value = "quick")]
     cells: Set,
+    /// KEY=VALUE that differs from Trefoil's defaults: a key of `osd-daemon --help` with _ for -, or mount.OPTION of
+    /// `fuse-client mount --help`; repeat it for more
+    #[arg(long, value_name = "KEY=VALUE")]
+    with: Vec<String>,
     /// Only these cells, of all that there are, separated by commas; sizes are those of --cells
     #[arg(long, value_delimiter = ',', value_name = "CELL")]
     only: Vec<String>,
@@ -79,6 +83,7 @@ pub struct CompareArgs {
 struct Plan {
     name: String,
     peers: Vec<Peer>,
+    with: Vec<Setting>,
     cells: Vec<Cell>,
     sizes: Sizes,
     out: PathBuf,
@@ -125,11 +130,12 @@ impl Plan {
             ensure!(!peers.contains(peer), "--peer names {} twice", peer.name());
             peers.push(*peer);
         }
+        let with = Setting::parse_all(&args.with)?;
         let defaults = args.cells.sizes();
         let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let name = args.name.clone().unwrap_or_else(|| format!("compare-{}", args.cells.name()));
         let out = report_dir(args.out.as_deref(), &name)?;
-        Ok(Plan { name, peers, cells, sizes: Sizes { runs, seconds, ..defaults }, out })
+        Ok(Plan { name, peers, with, cells, sizes: Sizes { runs, seconds, ..defaults }, out })
     }
 
     /// The peers, then Trefoil.
@@ -137,11 +143,12 @@ impl Plan {
         let mut systems = Vec::new();
         for peer in &self.peers {
             println!("setting up {}", peer.name());
-            let system = peer.set_up(&work.join(peer.name()), bench);
+            let system = peer.set_up(&work.join(peer.name()), &self.with, bench);
             systems.push(system.doing(|| format!("cannot set up {}", peer.name()))?);
         }
         println!("setting up {}", sample::TREFOIL);
-        systems.push(system::trefoil(&work.join(sample::TREFOIL), bench)?);
+        let ours = Variant { with: self.with.clone(), ..Variant::default() };
+        systems.push(ours.set_up(&work.join(sample::TREFOIL), bench)?);
         Ok(systems)
     }
 

@@ -73,12 +73,12 @@ struct Plan {
 
 impl Plan {
     fn new(args: &SweepArgs) -> Outcome<Plan> {
-        let with: Vec<Setting> = args.with.iter().map(|text| setting(text)).collect::<Outcome<_>>()?;
+        let with = Setting::parse_all(&args.with)?;
         let slow = args.slow_osd.map(|ms| Slow { stopped: Duration::from_millis(ms) });
         let mut variants = vec![Variant { changed: None, with: with.clone(), slow }];
         let mut keys = Vec::new();
         for set in &args.set {
-            let Some((key, values)) = pair(set) else {
+            let Some((key, values)) = Setting::split(set) else {
                 return fail(format!("--set {set}: not KEY=VALUE[,VALUE...], such as osd_disk_threads=1,16"));
             };
             ensure!(with.iter().all(|fixed| fixed.key != key), "--set {set}: --with says what {key} is");
@@ -102,17 +102,6 @@ impl Plan {
         let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let sizes = Sizes { runs, seconds, ..defaults };
         Ok(Plan { name, variants, cells, sizes, out })
-    }
-}
-
-fn pair(text: &str) -> Option<(&str, &str)> {
-    text.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty())
-}
-
-fn setting(text: &str) -> Outcome<Setting> {
-    match pair(text) {
-        Some((key, value)) => Ok(Setting { key: key.to_owned(), value: value.to_owned() }),
-        None => fail(format!("--with {text}: not KEY=VALUE, such as mount.hedge_delay=0.01")),
     }
 }
 

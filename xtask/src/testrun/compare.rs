@@ -114,11 +114,12 @@ fn nothing_is_left(work: &Path) -> Outcome {
 
 /// Each is refused before anything is set up, in words that name what there is.
 fn bad_arguments(bench: &Bench) -> Outcome {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["--peer", "nfs"], "fuse-passthrough"),
         (&["--peer", "ext4,ext4"], "twice"),
         (&["--only", "randread-3k"], "randread-4k"),
         (&["--cells", "most"], "smoke"),
+        (&["--with", "mount.threads"], "KEY=VALUE"),
         (&["--runs", "0"], "1..=100"),
     ];
     for (arguments, words) in cases {

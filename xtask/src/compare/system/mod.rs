@@ -15,7 +15,7 @@ pub use slow::{Slow, Slowed};
 use super::cpu::Process;
 use super::locks::LockUse;
 use super::sample::TREFOIL;
-use crate::error::Outcome;
+use crate::error::{Outcome, fail};
 use crate::testrun::Bench;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -53,11 +53,11 @@ impl Peer {
         }
     }
 
-    /// Installs what it needs, and starts it below a directory.
+    /// Installs what it needs, and starts it below a directory; with these settings if it is a Trefoil.
     ///
     /// # Errors
     /// When it cannot be set up; nothing of it is left running then.
-    pub fn set_up(self, dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
+    pub fn set_up(self, dir: &Path, with: &[Setting], bench: &Bench) -> Outcome<Box<dyn System>> {
         Ok(match self {
             Peer::Glusterfs => Box::new(gluster::Gluster::up(dir, false, bench)?),
             Peer::GlusterfsTuned => Box::new(gluster::Gluster::up(dir, true, bench)?),
@@ -66,19 +66,12 @@ impl Peer {
             Peer::Cephfs => Box::new(ceph::Ceph::up(dir, bench)?),
             Peer::TrefoilTcp => {
                 let tcp = Setting { key: "ms_local_sockets".to_owned(), value: false.to_string() };
-                let variant = Variant { with: vec![tcp], ..Variant::default() };
+                let with = with.iter().cloned().chain([tcp]).collect();
+                let variant = Variant { with, ..Variant::default() };
                 Box::new(trefoil::Trefoil::up(dir, &variant, bench)?.named(self.name()))
             }
         })
     }
-}
-
-/// Starts Trefoil below a directory.
-///
-/// # Errors
-/// When it does not come up; nothing of it is left running then.
-pub fn trefoil(dir: &Path, bench: &Bench) -> Outcome<Box<dyn System>> {
-    Ok(Box::new(trefoil::Trefoil::up(dir, &Variant::default(), bench)?))
 }
 
 /// A key of `osd-daemon`, or `mount.` and an option of the mount, and its value as on a command line.
@@ -91,6 +84,23 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Key and values of a text, if it has both.
+    pub fn split(text: &str) -> Option<(&str, &str)> {
+        text.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty())
+    }
+
+    /// Those that `--with` names.
+    ///
+    /// # Errors
+    /// When one is not KEY=VALUE. Whether there is such a key, and may be so, is found out when something is started with it.
+    pub fn parse_all(texts: &[String]) -> Outcome<Vec<Setting>> {
+        let parse = |text: &String| match Setting::split(text) {
+            Some((key, value)) => Ok(Setting { key: key.to_owned(), value: value.to_owned() }),
+            None => fail(format!("--with {text}: not KEY=VALUE, such as mount.hedge_delay=0.01")),
+        };
+        texts.iter().map(parse).collect()
+    }
+
     /// Both, as on a command line.
     pub fn text(&self) -> String {
         format!("{}={}", self.key, self.value)
