@@ -110,6 +110,10 @@ struct MountArgs {
     /// Begin a sync that has always followed so many writes with the last of them [default: true]
     #[arg(long, env = "TREFOIL_FUSE_SYNC_AHEAD", value_name = "BOOL")]
     sync_ahead: Option<String>,
+    /// Bytes of a file's writes that are answered as soon as they are sent, before the storage daemons have acknowledged them. What was
+    /// neither fsynced nor closed may be lost if this program dies; fsync and close wait, and tell of errors; 0: none [default: 0]
+    #[arg(long, env = "TREFOIL_FUSE_WRITE_BEHIND_BYTES")]
+    write_behind_bytes: Option<String>,
     /// Count locks, operations and times; false only to measure what it costs [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
     telemetry: Option<String>,
@@ -166,6 +170,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("timeout", args.timeout),
         ("http_listen", args.http_listen),
         ("sync_ahead", args.sync_ahead),
+        ("write_behind_bytes", args.write_behind_bytes),
         ("telemetry", args.telemetry),
     ];
     for (name, value) in flags {

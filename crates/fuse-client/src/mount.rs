@@ -47,7 +47,11 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
     let dir = mountpoint::prepare(&settings.dir)?;
     let client = connect(settings, &dir)?;
     let (pages, jobs) = kernel_pages();
-    let options = FsOptions { sync_ahead: settings.sync_ahead, ..FsOptions::default() };
+    let options = FsOptions {
+        sync_ahead: settings.sync_ahead,
+        write_behind_bytes: settings.write_behind_bytes,
+        ..FsOptions::default()
+    };
     let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;
     let http = settings.http_listen.map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()])).transpose();
     let served = http.map_err(MountError::from).and_then(|http| {

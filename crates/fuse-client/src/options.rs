@@ -14,6 +14,10 @@ pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Shortest: a page.
 pub const REQUEST_BYTES_MIN: u32 = 4096;
 
+/// Most bytes of a file's writes that may be answered before they are acknowledged: what is sent and kept for all files has a bound
+/// not far above it.
+pub const WRITE_BEHIND_BYTES_MAX: u64 = 64 << 20;
+
 /// Flags of mount(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelOptions {
@@ -77,6 +81,11 @@ pub struct MountSettings {
     ///
     /// [`FsOptions::sync_ahead`]: client::fs::FsOptions::sync_ahead
     pub sync_ahead: bool,
+    /// Bytes of a file's writes that are answered before the shards have acknowledged them; default 0, at most
+    /// [`WRITE_BEHIND_BYTES_MAX`]. See [`FsOptions::write_behind_bytes`].
+    ///
+    /// [`FsOptions::write_behind_bytes`]: client::fs::FsOptions::write_behind_bytes
+    pub write_behind_bytes: u64,
     /// Count locks, operations and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
     /// Where a background mount logs.
@@ -108,6 +117,7 @@ impl MountSettings {
             timeout: Duration::from_secs(30),
             http_listen: None,
             sync_ahead: true,
+            write_behind_bytes: 0,
             telemetry: true,
             log_file: None,
             trace: false,
@@ -180,6 +190,9 @@ impl MountSettings {
                 self.http_listen = Some(address);
             }
             ("sync_ahead", Some(value)) => self.sync_ahead = is_true(name, value)?,
+            ("write_behind_bytes", Some(value)) => {
+                self.write_behind_bytes = number(name, value, 0, WRITE_BEHIND_BYTES_MAX)?;
+            }
             ("telemetry", Some(value)) => self.telemetry = is_true(name, value)?,
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
             _ => {

@@ -324,7 +324,19 @@ impl Connection {
     /// # Panics
     /// If the kind is in the messenger's range.
     pub fn send(&self, message: Message) {
+        let bytes = self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message }, None);
+        self.mark_dirty(bytes);
+    }
+
+    /// As [`Connection::send`], for what is in no hurry: it leaves with whatever is sent next, in order with it, or with
+    /// [`Connection::flush`], which whoever sends so has to call in the end.
+    pub fn send_later(&self, message: Message) {
         self.post(Message { id: 0, flags: message.flags & USER_FLAGS, ..message }, None);
+    }
+
+    /// Sends what [`Connection::send_later`] left.
+    pub fn flush(&self) {
+        self.mark_dirty(0);
     }
 
     /// Sends a request. It is queued at once, in order with everything else; the future is for the reply. If more than
@@ -376,7 +388,8 @@ impl Connection {
             return;
         }
         let flags = message.flags & USER_FLAGS | FLAG_REPLY;
-        self.post(Message { id: to.id, class: to.class, flags, ..message }, Some(to.bytes));
+        let bytes = self.post(Message { id: to.id, class: to.class, flags, ..message }, Some(to.bytes));
+        self.mark_dirty(bytes);
     }
 
     /// Closes the session: calls fail with [`CallError::Closed`], what is queued is sent for at most a second, the peer is
@@ -400,27 +413,25 @@ impl Connection {
         self.mark_dirty(0);
     }
 
-    /// Queues a message. `answers`: the bytes of the request to which it is the reply.
-    fn post(&self, message: Message, answers: Option<usize>) {
+    /// Queues a message, and returns the bytes that can be sent now. `answers`: the bytes of the request to which it is the reply.
+    fn post(&self, message: Message, answers: Option<usize>) -> usize {
         assert!(message.kind < RESERVED_KINDS, "kind {:#06x} belongs to the messenger", message.kind);
         let lengths = check_lengths(&message, &self.shared.config.limits);
         let mut core = self.core();
         if core.closed || core.close_wanted.is_some() {
-            return;
+            return 0;
         }
         if let Some(bytes) = answers {
             core.answered(bytes);
             self.shared.is_full.store(core.has_taken_enough(), Release);
         }
-        let bytes = match lengths {
+        match lengths {
             Ok(()) => core.submit(message),
             Err(error) => {
                 tracing::error!(peer = %self.peer(), kind = message.kind, %error, "message not sent");
                 0
             }
-        };
-        drop(core);
-        self.mark_dirty(bytes);
+        }
     }
 
     pub(crate) fn core(&self) -> ContentionGuard<'_, Core> {

@@ -120,6 +120,28 @@ fn one_way_messages_keep_their_order() {
 }
 
 #[test]
+fn what_is_sent_later_leaves_with_what_follows_and_in_order() {
+    let (server, client) = (runtime("server", 1), runtime("client", 1));
+    let log = Arc::new(Log::default());
+    let listener = listen(&server.handle(), &log);
+    let connection = connect(&client.handle(), listener.local_addr(), &log);
+    call(&connection, message(ECHO, b"")).expect("answered");
+    let recorded = || log.recorded.lock().expect("no panic").clone();
+    let frames = || client.handle().stats().total().frames_out;
+    let before = frames();
+    (0..10).for_each(|i| connection.send_later(numbered(RECORD, i)));
+    // The worker had its turn.
+    client.handle().block_on_worker(0, |worker| async move { worker.yield_now().await }).expect("runs");
+    assert_eq!((frames(), recorded().len()), (before, 0));
+    connection.send(numbered(RECORD, 10));
+    wait_until("all recorded", || recorded().len() == 11);
+    connection.send_later(numbered(RECORD, 11));
+    connection.flush();
+    wait_until("the last is recorded", || recorded().len() == 12);
+    assert!(recorded().into_iter().eq(0..12));
+}
+
+#[test]
 fn a_connection_that_holds_too_much_is_closed() {
     let runtime = runtime("overflow", 1);
     let log = Arc::new(Log::default());

@@ -1,9 +1,9 @@
 //! Processes killed with SIGKILL under writers that remember what they were promised; and two clients of one cluster.
 
-use super::Bench;
 use super::report::Report;
 use super::rig::{Background, Rig, background};
-use crate::cluster::layout::{ALL, MOUNT};
+use super::{Bench, WRITE_BEHIND};
+use crate::cluster::layout::{ALL, MOUNT, Spec};
 use crate::error::{Context, Outcome, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +24,15 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         report.case("kill", "everything dies at once, nothing fsynced is lost", || everything(bench, &rig))?;
         rig.finish(bench, report)?;
     }
-    let one = |spec| crate::cluster::layout::Spec { one_process: true, ..spec };
+    let behind = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
+    if let Some(rig) = Rig::start("kills-write-behind", bench, report, behind)? {
+        report.phase("write-behind");
+        report.case("kill", "random daemons die under writers, nothing answered is lost", || daemons(bench, &rig))?;
+        report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig))?;
+        report.phase("");
+        rig.finish(bench, report)?;
+    }
+    let one = |spec| Spec { one_process: true, ..spec };
     if let Some(rig) = Rig::start("kills-one-process", bench, report, one)? {
         report.case("kill", "the daemon of a one-process cluster dies under writers", || one_process(bench, &rig))?;
         rig.finish(bench, report)?;
@@ -37,13 +45,15 @@ pub(super) struct Writers {
     area: PathBuf,
     scratch: PathBuf,
     running: Vec<Background>,
+    /// What was answered and not fsynced may be lost: the mount answers early, and is killed.
+    fsynced_only: bool,
 }
 
 impl Writers {
     /// In an area of its own; `name` may be used again to go on with the same files.
     pub fn start(bench: &Bench, rig: &Rig, name: &str) -> Outcome<Writers> {
         let scratch = rig.scratch(name)?;
-        let mut writers = Writers { area: rig.mount().join(name), scratch, running: Vec::new() };
+        let mut writers = Writers { area: rig.mount().join(name), scratch, running: Vec::new(), fsynced_only: false };
         writers.go_on(bench)?;
         Ok(writers)
     }
@@ -96,7 +106,8 @@ impl Writers {
     pub fn verify(&self, bench: &Bench, syncs_min: u64) -> Outcome {
         for kind in ["buffered", "direct"] {
             let mut command = self.command(bench, "verify", kind);
-            bench.run(command.args(["--syncs-min", &syncs_min.to_string()]), RECOVER_SECONDS)?;
+            command.args(["--syncs-min", &syncs_min.to_string()]).args(self.fsynced_only.then_some("--fsynced-only"));
+            bench.run(&mut command, RECOVER_SECONDS)?;
         }
         Ok(())
     }
@@ -154,6 +165,7 @@ fn daemons(bench: &Bench, rig: &Rig) -> Outcome {
 
 fn client(bench: &Bench, rig: &Rig) -> Outcome {
     let mut writers = Writers::start(bench, rig, "client")?;
+    writers.fsynced_only = rig.cluster.layout().mount_options == WRITE_BEHIND;
     for round in 1..=bench.size(3, 1) {
         bench.interrupt.sleep(Duration::from_millis(700 * round))?;
         rig.cluster.kill(MOUNT)?;

@@ -127,6 +127,10 @@ impl Bench {
 
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
+/// Those that run once more on a mount that answers writes before they are acknowledged.
+const BEHIND: [&str; 4] = ["posix", "fsx", "fio", "clients"];
+/// The option of such a mount.
+pub const WRITE_BEHIND: &str = "write_behind_bytes=4194304";
 /// Groups that start clusters of their own.
 const OWN: [&str; 10] = ["trefoil", "two-mounts", "input", "disk", "heal", "scrub", "kill", "sick", "crash", "compare"];
 
@@ -175,6 +179,9 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     if MOUNTED.iter().any(|g| report.wants(g)) {
         mounted(&bench, report)?;
     }
+    if BEHIND.iter().any(|g| report.wants(g)) {
+        mounted_behind(&bench, report)?;
+    }
     if report.wants("two-mounts") {
         two_mounts::run(&bench, report)?;
     }
@@ -212,6 +219,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
 fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("mounted", bench, report, |spec| spec)? else { return Ok(()) };
     let cluster = &rig.cluster;
+    report.phase("healthy");
     if report.wants("posix") {
         posix::run(bench, &rig, report)?;
     }
@@ -237,6 +245,27 @@ fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
             cluster.start("osd-0", &bench.interrupt)?;
             cluster.wait_clean(Duration::from_secs(150), &bench.interrupt, |_| {})
         })?;
+    }
+    report.phase("");
+    rig.finish(bench, report)
+}
+
+/// What no program may notice of writes that are answered early.
+fn mounted_behind(bench: &Bench, report: &mut Report) -> Outcome {
+    let change = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
+    let Some(rig) = Rig::start("write-behind", bench, report, change)? else { return Ok(()) };
+    report.phase("write-behind");
+    if report.wants("posix") {
+        posix::run_data(bench, &rig, report)?;
+    }
+    if report.wants("fsx") {
+        programs::fsx(bench, &rig, "behind", report)?;
+    }
+    if report.wants("fio") {
+        programs::fio(bench, &rig, "behind", report)?;
+    }
+    if report.wants("clients") {
+        kills::two_clients(bench, &rig, "behind", report)?;
     }
     report.phase("");
     rig.finish(bench, report)

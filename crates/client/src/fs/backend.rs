@@ -1,10 +1,10 @@
 //! What the file system stands on: data, metadata, time. The cluster's client in a mount, a model in tests.
 //!
-//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means acknowledged by every shard;
-//! `namespace` carries a request out exactly once.
+//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means acknowledged by every shard,
+//! unless it ends otherwise; `namespace` carries a request out exactly once.
 
 use crate::error::ClientError;
-use crate::objecter::{FileRef, LocalIo, SizeHint, Then};
+use crate::objecter::{Ending, FileRef, LocalIo, SizeHint};
 use crate::session::{Answered, Client, Term};
 use bytes::Bytes;
 use messenger::Worker;
@@ -39,15 +39,17 @@ pub trait Backend: Clone + 'static {
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
     /// See [`LocalIo::read`].
     fn read(&self, file: FileRef, offset: u64, len: usize) -> impl Future<Output = Result<Bytes>>;
-    /// See [`LocalIo::write_then`].
+    /// See [`LocalIo::write_ending`].
     fn write(
         &self,
         file: FileRef,
         offset: u64,
         data: Bytes,
         hint: SizeHint,
-        then: Then,
+        ending: Ending,
     ) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::reported`].
+    fn reported(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::punch`].
     fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::truncate`].
@@ -137,8 +139,12 @@ impl Backend for Cluster {
         self.io.anew().read(file, offset, len).await
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, then: Then) -> Result<()> {
-        self.io.anew().write_then(file, offset, data, hint, then).await
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, ending: Ending) -> Result<()> {
+        self.io.anew().write_ending(file, offset, data, hint, ending).await
+    }
+
+    async fn reported(&self, file: FileRef) -> Result<()> {
+        self.io.anew().reported(file).await
     }
 
     async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<()> {

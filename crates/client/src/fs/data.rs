@@ -8,7 +8,7 @@ use super::inode::{Follows, InodeState, Need, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
-use crate::objecter::{FileRef, Then, join_all, join_both};
+use crate::objecter::{Behind, Ending, FileRef, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
@@ -158,15 +158,23 @@ impl<B: Backend> LocalFs<B> {
         if mode.sync != Follows::Nothing {
             plan.follows = mode.sync;
         }
-        let inode = op.inode();
+        let inode = Arc::clone(op.inode());
         let file = inode.with(|state| state.file());
-        let then = self.begin_sync(inode, &plan, caller);
-        self.backend.write(file, plan.offset, data, plan.hint, then).await?;
+        let sync = self.begin_sync(&inode, &plan, caller);
+        // Who waits for a sync waits for the write.
+        let window = if plan.follows == Follows::Nothing { self.shared.options.write_behind_bytes } else { 0 };
+        let (op, behind) = match op.stay_behind(len, window) {
+            Ok(staying) => (None, Some(Arc::new(staying) as Behind)),
+            Err(op) => (Some(op), None),
+        };
+        let ending = Ending { sync, behind: behind.clone() };
+        self.backend.write(file, plan.offset, data, plan.hint, ending).await?;
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {
             // The kernel has put the data into its pages at the offset that it believed in.
             drop(self.shared.kernel.invalidate(gfid, WHOLE_FILE));
         }
+        drop((op, behind));
         Ok(())
     }
 
@@ -190,10 +198,10 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// If a sync is expected after this write, its part at the service begins here: times may be durable before the data
-    /// that they tell of, a size may not.
-    fn begin_sync(&self, inode: &Arc<Inode>, plan: &WritePlan, caller: Caller) -> Then {
+    /// that they tell of, a size may not. True if the shards are to begin, too.
+    fn begin_sync(&self, inode: &Arc<Inode>, plan: &WritePlan, caller: Caller) -> bool {
         if plan.follows == Follows::Nothing || !self.shared.options.sync_ahead {
-            return Then::Nothing;
+            return false;
         }
         if plan.follows == Follows::Sync && !plan.grows {
             inode.with(|state| state.touched(caller.now));
@@ -205,7 +213,7 @@ impl<B: Backend> LocalFs<B> {
                 }
             });
         }
-        Then::Sync
+        true
     }
 
     /// Zeroes what the size would grow over; the caller has the file alone.
@@ -220,18 +228,27 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// close(2): the owner's locks go, the service learns size and mtime. Data is acknowledged already.
+    /// close(2): the owner's locks go, the service learns size and mtime. All data is acknowledged by the shards then.
     ///
     /// # Errors
-    /// EIO, once, if acknowledged writes of the file were lost with a session.
+    /// EIO, once, if acknowledged writes of the file were lost with a session; as [`LocalIo::reported`](crate::LocalIo::reported).
     pub async fn flush(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
         self.close_locks(gfid, owner).await?;
         let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
+        self.nothing_behind(&inode).await?;
         self.flush_attrs(&inode).await?;
         if inode.with(|state| state.is_doubtful()) {
             self.sync_data(&inode).await?;
         }
         if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+    }
+
+    /// Waits until the shards have acknowledged all that was answered.
+    pub(super) async fn nothing_behind(&self, inode: &Inode) -> Result<()> {
+        match inode.with(|state| state.is_behind().then(|| state.file())) {
+            Some(file) => self.backend.reported(file).await,
+            None => Ok(()),
+        }
     }
 
     /// fsync: everything about the file survives the loss of power. fdatasync: all that is needed to read it back, which

@@ -118,6 +118,8 @@ pub struct InodeState {
     exclusive: bool,
     exclusive_waiting: u32,
     entered: u64,
+    /// Bytes of writes that were answered, or may be, before they are reported.
+    behind: u64,
     size: u64,
     base_size: u64,
     write_end: u64,
@@ -165,6 +167,7 @@ impl InodeState {
             exclusive: false,
             exclusive_waiting: 0,
             entered: 0,
+            behind: 0,
             size: 0,
             base_size: 0,
             write_end: 0,
@@ -552,6 +555,25 @@ impl InodeState {
         }
     }
 
+    /// May a write of so many bytes be answered before it is reported? If so, `reported` follows. One at least may, and no more
+    /// bytes than the window has.
+    pub fn stay_behind(&mut self, bytes: u64, window: u64) -> bool {
+        let fits = window > 0 && (self.behind == 0 || self.behind + bytes <= window);
+        self.behind += if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// A write that stayed behind is reported, or lost with its session.
+    pub fn reported(&mut self, bytes: u64) {
+        assert!(self.behind >= bytes, "more was reported than stayed behind");
+        self.behind -= bytes;
+    }
+
+    /// Was something answered that is not reported?
+    pub fn is_behind(&self) -> bool {
+        self.behind > 0
+    }
+
     /// The content changed, or is about to.
     pub fn touched(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
@@ -625,6 +647,11 @@ impl InodeState {
     /// Is something known here that the service does not know?
     pub fn is_dirty(&self) -> bool {
         self.dirty
+    }
+
+    /// Does a task send attributes?
+    pub fn is_flushing(&self) -> bool {
+        self.flushing
     }
 
     /// Starts to send attributes; one at a time, so that an older size never arrives after a newer one. `None` while

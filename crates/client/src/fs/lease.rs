@@ -103,6 +103,11 @@ impl<B: Backend> LocalFs<B> {
             // The flush before this one may have outlived the session.
             inode.with(InodeState::still_writes)?;
         }
+        if inode.with(|state| state.is_behind() && state.has_grown()) {
+            // A size is told after the data that it covers is acknowledged.
+            self.nothing_behind(inode).await?;
+            inode.with(InodeState::still_writes)?;
+        }
         let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync }, caller).await;
         match reply {
             Ok(Reply::Attr(attr)) => {

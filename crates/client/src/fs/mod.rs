@@ -12,6 +12,8 @@
 //!   dropped before the lease may be another's: `expiry`.
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, a size never before the data that it covers is acknowledged.
+//! * Writes are answered when all shards have acknowledged them, or, where asked for, when they are sent
+//!   ([`FsOptions::write_behind_bytes`]); then `fsync`, close, and whoever wants the file alone wait for the shards.
 //! * A sync that always follows the writes of a file begins with them ([`FsOptions::sync_ahead`]).
 //! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
 //!   with EIO if it was under way, and writes that were lost are told to the next fsync or close.
@@ -94,6 +96,9 @@ pub struct FsOptions {
     pub space_age_max: Duration,
     /// An fsync or fdatasync that has always followed so many writes begins with the last of them. Default true.
     pub sync_ahead: bool,
+    /// Bytes of a file's writes that may be answered as soon as they are sent, before the shards have acknowledged them; beyond them
+    /// writes wait. What was answered so and neither synced nor closed may be lost with this process. Default 0: none.
+    pub write_behind_bytes: u64,
 }
 
 impl Default for FsOptions {
@@ -103,6 +108,7 @@ impl Default for FsOptions {
             attr_flush_interval: Duration::from_secs(1),
             space_age_max: Duration::from_secs(1),
             sync_ahead: true,
+            write_behind_bytes: 0,
         }
     }
 }

@@ -16,6 +16,10 @@ impl<B: Backend> LocalFs<B> {
     pub(super) async fn sweep(&self) {
         let mut cached: Vec<(u64, Arc<Inode>)> = Vec::new();
         for inode in self.shared.table.all() {
+            if inode.with(|state| state.is_behind()) {
+                self.flush_aside(inode);
+                continue;
+            }
             let (dirty, idle, since) = inode.with(|state| (state.is_dirty(), state.opens() == 0, state.cached_since()));
             let result = match (dirty, idle) {
                 (_, true) => self.settle(&inode).await,
@@ -34,6 +38,20 @@ impl<B: Backend> LocalFs<B> {
         self.evict(cached).await;
         self.shared.table.sweep();
         self.shared.usage.sweep(Instant::now());
+    }
+
+    /// Tells what is to be told of a file once the shards have acknowledged its writes, for which the others need not wait.
+    fn flush_aside(&self, inode: Arc<Inode>) {
+        if inode.with(|state| state.is_flushing()) {
+            return;
+        }
+        let fs = self.aside();
+        self.backend.spawn(async move {
+            let flushed = fs.flush_attrs(&inode).await;
+            if let Err(error) = flushed.and(fs.settle(&inode).await) {
+                tracing::debug!(gfid = %inode.gfid(), %error, "cannot flush attributes");
+            }
+        });
     }
 
     /// Gives back the leases that were closed longest ago, beyond the bound.

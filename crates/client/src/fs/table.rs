@@ -113,6 +113,32 @@ impl Op {
     }
 }
 
+impl Op {
+    /// Lets it stay inside until its write of so many bytes is reported, if the file's window has room for that.
+    ///
+    /// # Errors
+    /// The operation itself, if not.
+    pub fn stay_behind(self, bytes: u64, window: u64) -> Result<Staying, Op> {
+        if window > 0 && self.inode.with(|state| state.stay_behind(bytes, window)) {
+            Ok(Staying { op: self, bytes })
+        } else {
+            Err(self)
+        }
+    }
+}
+
+/// A write that is inside a file until it is reported, answered or not; leaves when dropped.
+pub struct Staying {
+    op: Op,
+    bytes: u64,
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        self.op.inode.with(|state| state.reported(self.bytes));
+    }
+}
+
 impl Drop for Op {
     fn drop(&mut self) {
         self.inode.change(|state| state.leave(self.access));

@@ -1,10 +1,11 @@
 //! Two mounts of one modelled cluster, against a plain byte vector.
 
+mod behind;
 mod syncing;
 
 use super::expiry::Watch;
 use super::*;
-use crate::objecter::{SizeHint, Then};
+use crate::objecter::{Behind, Ending, SizeHint};
 use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
@@ -74,6 +75,9 @@ struct World {
     listings: u32,
     /// Syncs of data stay on the way.
     syncs_wait: bool,
+    /// Reports of writes stay on the way; and what is to be dropped with them.
+    reports_wait: bool,
+    behind: Vec<Behind>,
 }
 
 fn root() -> Attr {
@@ -330,8 +334,12 @@ impl Backend for Model {
         self.dead().and(data)
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, then: Then) -> Result<()> {
-        self.world.borrow_mut().syncs_ahead += u32::from(then == Then::Sync);
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, ending: Ending) -> Result<()> {
+        self.world.borrow_mut().syncs_ahead += u32::from(ending.sync);
+        match ending.behind {
+            Some(behind) => self.world.borrow_mut().behind.push(behind),
+            None => self.reported(file).await?,
+        }
         self.writable(file, |stored| {
             let beyond = stored.data.iter().skip(usize::try_from(hint.zero_from).unwrap_or(usize::MAX));
             assert!(beyond.copied().all(|byte| byte == 0), "bytes said to be zero are not");
@@ -340,6 +348,13 @@ impl Backend for Model {
             stored.data.resize(stored.data.len().max(end), 0);
             stored.data[offset as usize..end].copy_from_slice(&data);
         })
+    }
+
+    async fn reported(&self, _file: FileRef) -> Result<()> {
+        poll_fn(|_| if self.world.borrow().reports_wait { Poll::Pending } else { Poll::Ready(()) }).await;
+        let behind = std::mem::take(&mut self.world.borrow_mut().behind);
+        drop(behind);
+        self.dead()
     }
 
     async fn punch(&self, file: FileRef, range: Range<u64>, _hint: SizeHint) -> Result<()> {
@@ -360,6 +375,7 @@ impl Backend for Model {
     }
 
     async fn sync(&self, file: FileRef) -> Result<()> {
+        self.reported(file).await?;
         poll_fn(|_| if self.world.borrow().syncs_wait { Poll::Pending } else { Poll::Ready(()) }).await;
         let lost = self.with(file.gfid, |stored| {
             stored.unstable = stored.unstable.filter(|mount| *mount != self.mount);

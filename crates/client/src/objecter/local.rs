@@ -3,6 +3,7 @@
 //! Contract: kept on its worker ([`Worker::set_local`]), which belongs to one client. No locks: other threads reach it by
 //! tasks posted to the worker.
 
+use super::delay::{DELAY_MAX, Delayed};
 use super::osd::{OsdKey, OsdLink, OsdService};
 use super::pg::PgIo;
 use super::range_lock::RangeLocks;
@@ -63,6 +64,7 @@ pub(crate) struct Local {
     asked_stable: Cell<Option<Instant>>,
     /// Files whose writes were lost with a session and whose next sync says so.
     lost: RefCell<HashSet<Gfid>>,
+    delayed: Delayed,
     tick_due: Cell<Option<Instant>>,
     tick_changed: Notify,
     turn: Cell<u64>,
@@ -121,6 +123,7 @@ impl Local {
             kept_freed: Notify::default(),
             asked_stable: Cell::new(None),
             lost: RefCell::default(),
+            delayed: Delayed::default(),
             tick_due: Cell::new(None),
             tick_changed: Notify::default(),
             turn: Cell::new(0),
@@ -129,6 +132,8 @@ impl Local {
         });
         let ticker = Rc::clone(&local);
         local.worker.spawn(async move { ticker.run_ticker().await });
+        let sender = Rc::clone(&local);
+        local.worker.spawn(async move { sender.run_sender().await });
         local.worker.set_local(Rc::clone(&local));
     }
 
@@ -137,6 +142,7 @@ impl Local {
         let Some(local) = worker.take_local::<Local>() else { return };
         local.kill();
         local.tick_changed.notify();
+        local.delayed.wake();
     }
 
     /// Ends all PGs and connections: the session is dead, or the client closes.
@@ -190,12 +196,16 @@ impl Local {
         self.map.borrow().pg_of(pool, object).ok_or(ClientError::NoPool(pool))
     }
 
+    /// An error if that session is not the one of now, or has died.
+    pub fn check(&self, session: SessionId) -> Result<(), ClientError> {
+        let is_alive = self.alive.get() && self.session.get() == session;
+        if is_alive { Ok(()) } else { Err(self.death(session)) }
+    }
+
     /// A PG, as this worker drives it for that session: what waited while its session died must not go on in
     /// the next one, under leases that are gone.
     pub fn pg_of(&self, session: SessionId, id: PgId) -> Result<Rc<PgIo>, ClientError> {
-        if !self.alive.get() || self.session.get() != session {
-            return Err(self.death(session));
-        }
+        self.check(session)?;
         if let Some(pg) = self.pgs.borrow().get(&id) {
             return Ok(Rc::clone(pg));
         }
@@ -408,6 +418,30 @@ impl Local {
             return operation.await;
         }
         self.worker.timeout(timeout, operation).await.unwrap_or(Err(ClientError::TimedOut(what)))
+    }
+
+    // ---- delayed writes
+
+    /// A write was sent with [`Hurry::Delayed`](super::osd::Hurry::Delayed).
+    pub fn delayed(&self, bytes: usize) {
+        if self.delayed.add(bytes) {
+            self.send_delayed();
+        }
+    }
+
+    /// Sends what was delayed.
+    pub fn send_delayed(&self) {
+        if self.delayed.take() {
+            self.osds.borrow().values().for_each(|link| link.send_delayed());
+        }
+    }
+
+    async fn run_sender(&self) {
+        while !self.shared.is_closed() {
+            self.delayed.begun().await;
+            self.worker.sleep(DELAY_MAX).await;
+            self.send_delayed();
+        }
     }
 
     // ---- ticker

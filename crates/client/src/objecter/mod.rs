@@ -2,13 +2,14 @@
 //!
 //! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its connections (`osd`).
 //! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
-//! * `range_lock`, `wait`: waiting among the tasks of one worker.
+//! * `range_lock`, `wait`: waiting among the tasks of one worker. `window`, `delay`: what is on its way, and what leaves together.
 //!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
 //! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
 //! made: once that is dead every operation fails, and none that waited goes on in the next. Only a sync looks at what there is
 //! now: it tells what was lost.
 
+mod delay;
 pub(crate) mod local;
 mod osd;
 mod pg;
@@ -30,6 +31,7 @@ use protocol::{Gfid, ObjectId, PoolId, SessionId};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 pub(crate) use wait::{join_all, join_both};
 use window::window_bytes;
 use write::ObjectEnds;
@@ -72,13 +74,17 @@ impl SizeHint {
     }
 }
 
-/// What comes after a write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Then {
-    /// Nothing.
-    Nothing,
+/// Dropped once a write is reported, or its session is dead.
+pub type Behind = Arc<dyn Send + Sync>;
+
+/// How a write ends.
+#[derive(Clone, Default)]
+pub struct Ending {
     /// The shards begin to sync it at once; nobody waits for that. A [`LocalIo::sync`] that comes next finds it begun.
-    Sync,
+    pub sync: bool,
+    /// It is done as soon as it is numbered and sent, and this is dropped once it is reported. Whatever comes later in the session
+    /// finds it, and the session sends it again to shards that die; with this process it may be lost.
+    pub behind: Option<Behind>,
 }
 
 /// A part of an operation: within one object, and small enough for one buffer.
@@ -148,20 +154,20 @@ impl LocalIo {
     /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were written). After
     /// [`ClientError::TimedOut`] the write may still happen.
     pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<(), ClientError> {
-        self.write_then(file, offset, data, hint, Then::Nothing).await
+        self.write_ending(file, offset, data, hint, Ending::default()).await
     }
 
-    /// As [`LocalIo::write`], and says what is expected to come after it.
+    /// As [`LocalIo::write`], and says how it is to end.
     ///
     /// # Errors
-    /// As [`LocalIo::write`].
-    pub async fn write_then(
+    /// As [`LocalIo::write`]. Where it is not waited for, a session that dies with it is told by the next [`LocalIo::sync`].
+    pub async fn write_ending(
         &self,
         file: FileRef,
         offset: u64,
         data: Bytes,
         hint: SizeHint,
-        then: Then,
+        ending: Ending,
     ) -> Result<(), ClientError> {
         let _timed = self.local.times.write.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, data.len() as u64)?)?;
@@ -170,10 +176,10 @@ impl LocalIo {
         let write = |part: Part| {
             let length = (part.range.end - part.range.start) as usize;
             let bytes = data.slice(part.at as usize..part.at as usize + length);
-            let ends = hint.of_object(part.base, size);
+            let (ends, ending) = (hint.of_object(part.base, size), ending.clone());
             self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
                 let _permit = local.permit(length).await;
-                write::write_piece(&local, &pg, part.object, part.range.start, bytes, ends, then).await
+                write::write_piece(&local, &pg, part.object, part.range.start, bytes, ends, ending).await
             })
         };
         match parts.len() {
@@ -214,7 +220,7 @@ impl LocalIo {
                         return write::mutate(&local, &pg, object, Op::Punch, range, ends.logical_end).await;
                     }
                     let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, &pg, object, range.start, zeros, ends, Then::Nothing).await
+                    write::write_piece(&local, &pg, object, range.start, zeros, ends, Ending::default()).await
                 })
             };
             join_all(batch.iter().cloned().map(run)).await.into_iter().collect::<Result<(), _>>()?;
@@ -296,6 +302,22 @@ impl LocalIo {
     /// As [`LocalIo::sync`].
     pub async fn sync_all(&self) -> Result<(), ClientError> {
         self.sync_on_all(None).await
+    }
+
+    /// Returns when every write of the file so far is reported, also those that were not waited for.
+    ///
+    /// # Errors
+    /// As [`LocalIo::read`]; [`ClientError::Fenced`] if the session is dead: a [`LocalIo::sync`] tells what was lost.
+    pub async fn reported(&self, file: FileRef) -> Result<(), ClientError> {
+        let reported = |worker| {
+            let session = self.session;
+            self.on_worker(worker, "storage daemons to take what was written", move |local| async move {
+                local.check(session)?;
+                let pgs = local.pgs();
+                join_all(pgs.iter().map(|pg| pg.file_reported(&local, file.gfid))).await.into_iter().collect()
+            })
+        };
+        join_all((0..self.local.shared.config.workers).map(reported)).await.into_iter().collect()
     }
 
     async fn sync_on_all(&self, gfid: Option<Gfid>) -> Result<(), ClientError> {

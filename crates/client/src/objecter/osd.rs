@@ -23,6 +23,15 @@ pub(crate) struct OsdKey {
     pub core: CoreId,
 }
 
+/// When a message leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hurry {
+    /// In this turn of the worker.
+    Now,
+    /// With the next message of the connection, or with [`Local::send_delayed`].
+    Delayed,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct OsdLink {
@@ -30,6 +39,8 @@ pub(crate) struct OsdLink {
     pub addr: SocketAddr,
     connection: Connection,
     up: Cell<bool>,
+    /// There may be delayed messages.
+    has_delayed: Cell<bool>,
     /// Expected time to an answer, in microseconds: a moving average; and when it was last measured.
     latency: Cell<(u32, Option<Instant>)>,
     /// What is on its way there, over this connection and those before it.
@@ -51,7 +62,15 @@ fn faded(latency: u32, idle: Duration) -> u32 {
 impl OsdLink {
     /// Takes over a connection just begun.
     pub fn new(key: OsdKey, addr: SocketAddr, connection: Connection, window: Rc<Window>) -> Self {
-        Self { key, addr, connection, up: Cell::new(false), latency: Cell::new((0, None)), window }
+        Self {
+            key,
+            addr,
+            connection,
+            up: Cell::new(false),
+            has_delayed: Cell::new(false),
+            latency: Cell::new((0, None)),
+            window,
+        }
     }
 
     /// Do frames flow, or would they as soon as there are any?
@@ -73,8 +92,29 @@ impl OsdLink {
     }
 
     /// Sends a one-way message; `data_crc`: its data's CRC32C, if that is known.
-    pub fn send<T: IntoBytes + Immutable>(&self, kind: Kind, front: &T, data: Bytes, data_crc: Option<u32>) {
-        self.connection.send(Message { data_crc, ..message(kind, front, data) });
+    pub fn send<T: IntoBytes + Immutable>(
+        &self,
+        kind: Kind,
+        front: &T,
+        data: Bytes,
+        data_crc: Option<u32>,
+        hurry: Hurry,
+    ) {
+        let message = Message { data_crc, ..message(kind, front, data) };
+        match hurry {
+            Hurry::Now => self.connection.send(message),
+            Hurry::Delayed => {
+                self.has_delayed.set(true);
+                self.connection.send_later(message);
+            }
+        }
+    }
+
+    /// Sends what was delayed.
+    pub fn send_delayed(&self) {
+        if self.has_delayed.take() {
+            self.connection.flush();
+        }
     }
 
     /// Sends a request.

@@ -2,8 +2,9 @@
 //!
 //! Contract: one per worker and PG it owns. After every call of the machine its actions are carried out, in order.
 
+use super::Behind;
 use super::local::Local;
-use super::osd::{OsdKey, OsdLink};
+use super::osd::{Hurry, OsdKey, OsdLink};
 use super::wait::{Mark, Notify};
 use super::window::{OnTheWay, Window, Windows};
 use crate::error::ClientError;
@@ -25,6 +26,13 @@ use std::time::Instant;
 /// Files remembered as having unstable writes before those that are stable by now are forgotten.
 const FILE_MARKS_PRUNE: usize = 256;
 
+/// A write from its sending to its report.
+struct Unreported {
+    seq: Seq,
+    _part: OnTheWay,
+    _behind: Option<Behind>,
+}
+
 /// See the module.
 pub(crate) struct PgIo {
     pub pg: PgId,
@@ -36,7 +44,7 @@ pub(crate) struct PgIo {
     /// By shard, of the connection that it had last.
     windows: RefCell<SmallVec<[Option<Rc<Window>>; 4]>>,
     /// Writes not reported, in order.
-    on_the_way: RefCell<VecDeque<(Seq, OnTheWay)>>,
+    unreported: RefCell<VecDeque<Unreported>>,
     reported: Mark,
     stable: Mark,
     /// Attaches, connections or the view changed.
@@ -64,7 +72,7 @@ impl PgIo {
             machine: RefCell::new(machine),
             links: RefCell::new(SmallVec::from_elem(None, usize::from(profile.shards()))),
             windows: RefCell::new(SmallVec::from_elem(None, usize::from(profile.shards()))),
-            on_the_way: RefCell::default(),
+            unreported: RefCell::default(),
             reported: Mark::default(),
             stable: Mark::default(),
             changed: Notify::default(),
@@ -183,11 +191,15 @@ impl PgIo {
 
     /// Carries out what the machine wants, and counts what it keeps.
     fn drive(&self, local: &Local, now: Instant) {
+        self.drive_and_send(local, now, Hurry::Now);
+    }
+
+    fn drive_and_send(&self, local: &Local, now: Instant, hurry: Hurry) {
         loop {
             let action = self.machine.borrow_mut().next_action();
             match action {
                 None => break,
-                Some(Action::Send { shard, request }) => self.send(shard, request),
+                Some(Action::Send { shard, request }) => self.send(shard, request, hurry),
                 Some(Action::Reported(seq)) => self.note_reported(seq),
                 Some(Action::Stable(seq)) => self.stable.reach(seq.get()),
                 Some(Action::NeedMap(epoch)) => local.need_map(Some(epoch)),
@@ -208,21 +220,21 @@ impl PgIo {
         }
     }
 
-    fn send(&self, shard: ShardIndex, request: Request) {
+    fn send(&self, shard: ShardIndex, request: Request, hurry: Hurry) {
         let Some(link) = self.link(shard) else { return };
         match request {
-            Request::Attach(front) => link.send(Kind::Attach, &front, Bytes::new(), None),
-            Request::Write(front, data, data_crc) => link.send(Kind::Write, &front, data, data_crc),
-            Request::Mark(front) => link.send(Kind::Mark, &front, Bytes::new(), None),
+            Request::Attach(front) => link.send(Kind::Attach, &front, Bytes::new(), None, Hurry::Now),
+            Request::Write(front, data, data_crc) => link.send(Kind::Write, &front, data, data_crc, hurry),
+            Request::Mark(front) => link.send(Kind::Mark, &front, Bytes::new(), None, Hurry::Now),
         }
     }
 
     /// Numbers a write and sends it.
-    pub fn write(&self, local: &Local, now: Instant, write: NewWrite) -> Result<Seq, ClientError> {
+    pub fn write(&self, local: &Local, now: Instant, write: NewWrite, hurry: Hurry) -> Result<Seq, ClientError> {
         self.check(local)?;
         let gfid = write.object.gfid;
         let taken = self.machine.borrow_mut().write(now, write);
-        self.drive(local, now);
+        self.drive_and_send(local, now, hurry);
         let seq = taken.map_err(|refusal| match refusal {
             Refusal::NoSpace => self.no_space(),
             Refusal::Fenced => self.death(local),
@@ -244,16 +256,17 @@ impl PgIo {
 
     fn note_reported(&self, seq: Seq) {
         self.reported.reach(seq.get());
-        let mut on_the_way = self.on_the_way.borrow_mut();
-        while on_the_way.front().is_some_and(|(first, _)| *first <= seq) {
-            on_the_way.pop_front();
+        let mut unreported = self.unreported.borrow_mut();
+        while unreported.front().is_some_and(|first| first.seq <= seq) {
+            unreported.pop_front();
         }
     }
 
-    /// Gives a write's part of the windows back when it is reported, also if nobody waits for that any more.
-    pub fn hold_until_reported(&self, seq: Seq, part: OnTheWay) {
+    /// Gives a write's part of the windows back when it is reported, also if nobody waits for that any more, and drops what was
+    /// left behind for it.
+    pub fn hold_until_reported(&self, seq: Seq, part: OnTheWay, behind: Option<Behind>) {
         if seq.get() > self.reported.get() && !self.dead.get() {
-            self.on_the_way.borrow_mut().push_back((seq, part));
+            self.unreported.borrow_mut().push_back(Unreported { seq, _part: part, _behind: behind });
         }
     }
 
@@ -274,6 +287,9 @@ impl PgIo {
     }
 
     async fn reach(&self, local: &Local, mark: &Mark, seq: Seq) -> Result<(), ClientError> {
+        if mark.get() < seq.get() {
+            local.send_delayed();
+        }
         poll_fn(|cx| match mark.poll_reached(cx, seq.get()) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => self.check(local).map_or_else(|death| Poll::Ready(Err(death)), |()| Poll::Pending),
@@ -281,12 +297,19 @@ impl PgIo {
         .await
     }
 
+    /// Waits until a file's writes up to now are reported.
+    pub async fn file_reported(&self, local: &Local, gfid: Gfid) -> Result<(), ClientError> {
+        self.reported(local, self.last_of(gfid)).await
+    }
+
+    /// The last write to a file, of those that may not be stable.
+    fn last_of(&self, gfid: Gfid) -> Seq {
+        self.file_marks.borrow().get(&gfid).copied().unwrap_or_default()
+    }
+
     /// Makes a file's writes up to now stable, or all with `None`.
     pub async fn sync(&self, local: &Local, file: Option<Gfid>) -> Result<(), ClientError> {
-        let upto = match file {
-            Some(gfid) => self.file_marks.borrow().get(&gfid).copied().unwrap_or_default(),
-            None => self.machine.borrow().marks().0,
-        };
+        let upto = file.map_or_else(|| self.machine.borrow().marks().0, |gfid| self.last_of(gfid));
         if upto.get() <= self.stable.get() {
             return Ok(());
         }
@@ -299,6 +322,7 @@ impl PgIo {
         let last = self.machine.borrow().marks().0;
         self.machine.borrow_mut().want_stable(now, upto.unwrap_or(last));
         self.drive(local, now);
+        local.send_delayed();
     }
 
     /// Bytes kept until stable.
@@ -382,7 +406,7 @@ impl PgIo {
     pub fn kill(&self, local: &Local) -> Vec<Gfid> {
         self.dead.set(true);
         local.kept_changed(self.kept.replace(0), 0);
-        self.on_the_way.borrow_mut().clear();
+        self.unreported.borrow_mut().clear();
         self.reported.wake_all();
         self.stable.wake_all();
         self.changed.notify();

@@ -3,8 +3,9 @@
 //! Contract: every record leaves its stripes whole: parity fits the data on all shards it touches. A write that needs
 //! old bytes holds its stripes from the read until it is numbered; one that does not waits for such holders.
 
-use super::Then;
+use super::Ending;
 use super::local::Local;
+use super::osd::Hurry;
 use super::pg::PgIo;
 use super::plan::{WritePlan, plan_write};
 use super::range_lock::Mode;
@@ -35,7 +36,7 @@ pub(super) struct ObjectEnds {
     pub logical_end: u64,
 }
 
-/// Writes bytes at an offset of an object. Returns when the write is reported.
+/// Writes bytes at an offset of an object. Returns when the write is reported, or sent, if it ends so.
 pub(super) async fn write_piece(
     local: &Rc<Local>,
     pg: &Rc<PgIo>,
@@ -43,7 +44,7 @@ pub(super) async fn write_piece(
     offset: u64,
     data: Bytes,
     ends: ObjectEnds,
-    then: Then,
+    ending: Ending,
 ) -> Result<(), ClientError> {
     let range = offset..offset + data.len() as u64;
     let plan = plan_write(pg.layout, &range, ends.zero_from);
@@ -60,13 +61,18 @@ pub(super) async fn write_piece(
     };
     let pieces = encode(local, pg, &plan, &range, &data, &old);
     let write = NewWrite { object, op: Op::Write, logical_end: ends.logical_end, pieces };
-    let seq = pg.write(local, Instant::now(), write)?;
+    let is_waited_for = ending.behind.is_none();
+    let seq = pg.write(local, Instant::now(), write, if is_waited_for { Hurry::Now } else { Hurry::Delayed })?;
     drop(guard);
-    pg.hold_until_reported(seq, on_the_way);
-    if then == Then::Sync {
+    pg.hold_until_reported(seq, on_the_way, ending.behind);
+    if ending.sync {
         pg.want_stable(local, Instant::now(), Some(seq));
     }
-    pg.reported(local, seq).await
+    if is_waited_for {
+        return pg.reported(local, seq).await;
+    }
+    local.delayed(data.len());
+    Ok(())
 }
 
 /// The fragments of a write, with their checksums: one buffer holds them all.
@@ -153,9 +159,9 @@ pub(super) async fn mutate(
     };
     let fragment = pg.layout.fragment_cover(&range);
     let write = bare(pg, object, op, fragment.start, (fragment.end - fragment.start) as u32, logical_end);
-    let seq = pg.write(local, Instant::now(), write)?;
+    let seq = pg.write(local, Instant::now(), write, Hurry::Now)?;
     drop(guard);
-    pg.hold_until_reported(seq, on_the_way);
+    pg.hold_until_reported(seq, on_the_way, None);
     pg.reported(local, seq).await
 }
 
@@ -192,6 +198,6 @@ async fn admit(
 
 /// Asks all shards how much they still take: that comes with acknowledgements, so with that of an empty record.
 async fn ask_room(local: &Rc<Local>, pg: &Rc<PgIo>, object: ObjectId) -> Result<(), ClientError> {
-    let seq = pg.write(local, Instant::now(), bare(pg, object, Op::Nothing, 0, 0, 0))?;
+    let seq = pg.write(local, Instant::now(), bare(pg, object, Op::Nothing, 0, 0, 0), Hurry::Now)?;
     pg.reported(local, seq).await
 }

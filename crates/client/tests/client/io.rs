@@ -3,10 +3,10 @@
 
 use crate::fake::{Fake, Faults, POOL};
 use bytes::Bytes;
-use client::{Client, ClientConfig, ClientError, ClientEvent, FileRef, LocalIo, ReadPolicy, SizeHint};
+use client::{Behind, Client, ClientConfig, ClientError, ClientEvent, Ending, FileRef, LocalIo, ReadPolicy, SizeHint};
 use protocol::{Gfid, Profile};
 use std::future::Future;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 const SIZE_MAX: u64 = 40_000;
@@ -68,8 +68,14 @@ impl Model {
                 let hint = SizeHint { zero_from, size_after: old.max(end) };
                 self.bytes.resize(self.bytes.len().max(end as usize), 0);
                 self.bytes[start as usize..end as usize].copy_from_slice(&data);
-                run(client, move |io| async move { io.write(file, start, Bytes::from(data), hint).await })
-                    .expect("written");
+                // Every other one is not waited for, and must be there all the same.
+                let behind = self.rng.bool().then(|| Arc::new(()) as Behind);
+                let ending = Ending { sync: self.rng.bool(), behind };
+                run(
+                    client,
+                    move |io| async move { io.write_ending(file, start, Bytes::from(data), hint, ending).await },
+                )
+                .expect("written");
             }
             5 => {
                 let (start, end) = self.range(old);
@@ -79,6 +85,7 @@ impl Model {
             }
             6 => {
                 let new = self.rng.u64(..SIZE_MAX);
+                self.settle(client);
                 self.bytes.resize(new as usize, 0);
                 run(client, move |io| async move { io.truncate(file, new, old).await }).expect("truncated");
             }
@@ -110,6 +117,12 @@ impl Model {
         }
     }
 
+    /// Waits for the reports of what was written.
+    fn settle(&self, client: &Client) {
+        let file = self.file;
+        run(client, move |io| async move { io.reported(file).await }).expect("reported");
+    }
+
     fn sync(&self, client: &Client) {
         let file = self.file;
         run(client, move |io| async move { io.sync(file).await }).expect("synced");
@@ -123,6 +136,7 @@ fn random_ops(k: u8, m: u8, policy: ReadPolicy, seed: u64) {
     let steps = |models: &mut [Model; 2]| {
         (0..60).for_each(|n| models[n % 2].step(&client));
         models.iter().for_each(|model| model.check(&client));
+        models.iter().for_each(|model| model.settle(&client));
     };
     steps(&mut models);
     fake.check_stripes();
@@ -161,6 +175,42 @@ fn random_operations_on_replicas() {
 #[test]
 fn random_operations_by_latency() {
     random_ops(4, 2, ReadPolicy::Fastest, 4);
+}
+
+/// A write that is not waited for leaves by itself; what is left behind for it is dropped when the shards have it, or with the
+/// session.
+#[test]
+fn what_is_not_waited_for_ends_by_itself() {
+    let mut fake = Fake::start(profile(2, 1), 4);
+    let client = connect(&fake, |config| config.timeout = Duration::from_millis(600));
+    let write = |value: u8| {
+        let behind = Arc::new(());
+        let ending = Ending { sync: false, behind: Some(Arc::clone(&behind) as Behind) };
+        let (data, hint) = (Bytes::from(vec![value; 4096]), SizeHint { zero_from: 0, size_after: 4096 });
+        run(&client, move |io| async move { io.write_ending(file(1), 0, data, hint, ending).await }).expect("sent");
+        behind
+    };
+    let is_reported = |behind: &Arc<()>| Arc::strong_count(behind) == 1;
+    let first = write(1);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_reported(&first) {
+        assert!(Instant::now() < end, "nobody asks, and it does not leave");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fake.kill(1);
+    let second = write(2);
+    let reported = run(&client, |io| async move { io.reported(file(1)).await });
+    assert!(matches!(reported, Err(ClientError::TimedOut(_))), "{reported:?}");
+    assert!(!is_reported(&second), "a shard that must have it is away");
+    let read = run(&client, |io| async move { io.read(file(1), 0, 4096).await }).expect("read");
+    assert!(read.iter().all(|byte| *byte == 2));
+    fake.mark_down(1);
+    run(&client, |io| async move { io.reported(file(1)).await }).expect("reported in the new epoch");
+    assert!(is_reported(&second));
+    fake.kill(0);
+    let third = write(3);
+    drop(client);
+    assert!(is_reported(&third), "nothing is left of it");
 }
 
 /// Many tasks write parts of the same stripes at once: no read-modify-write may lose another's bytes.

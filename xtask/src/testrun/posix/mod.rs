@@ -41,8 +41,23 @@ pub fn run_one(name: &str, dir: &Path, quick: bool) -> Outcome {
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
-    report.phase("healthy");
-    for (name, seconds, _) in checks().filter(|c| report_wants(report, c.0)).collect::<Vec<_>>() {
+    run_checks(bench, rig, report, checks())?;
+    if report_wants(report, "statfs_size") {
+        report.case("posix", "statfs_size", || statfs_size(bench, rig))?;
+    }
+    Ok(())
+}
+
+/// Runs the checks of bytes on a rig.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run_data(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
+    run_checks(bench, rig, report, data::CHECKS.iter())
+}
+
+fn run_checks<'a>(bench: &Bench, rig: &Rig, report: &mut Report, checks: impl Iterator<Item = &'a Check>) -> Outcome {
+    for (name, seconds, _) in checks.filter(|c| report_wants(report, c.0)).collect::<Vec<_>>() {
         report.case("posix", name, || {
             let area = rig.area(bench, &format!("posix-{name}"))?;
             let mut command = bench.xtask(&["check", name]);
@@ -51,9 +66,6 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
             // Removal is part of the check: everything in it must be removable.
             bench.shell(rig.mount(), &format!("rm -rf '{}'", area.display()), *seconds).map(drop)
         })?;
-    }
-    if report_wants(report, "statfs_size") {
-        report.case("posix", "statfs_size", || statfs_size(bench, rig))?;
     }
     Ok(())
 }
