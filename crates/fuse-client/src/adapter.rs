@@ -342,21 +342,21 @@ impl Filesystem for Adapter {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         size: u32,
         flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.do_read(req, gfid(ino), (offset, size), flags, reply);
+        self.do_read(req, (gfid(ino), fh), (offset, size), flags, reply);
     }
 
     fn write(
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
@@ -364,7 +364,8 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.do_write(req, gfid(ino), (offset, data), flags, write_flags.contains(WriteFlags::FUSE_WRITE_CACHE), reply);
+        let written_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        self.do_write(req, (gfid(ino), fh), (offset, data), flags, written_back, reply);
     }
 
     fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {

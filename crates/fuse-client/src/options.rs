@@ -260,6 +260,7 @@ mod tests {
         assert!(applied("readpolicy=fastest").expect_err("misspelt").contains("readpolicy"));
         assert!(applied("threads=0").expect_err("too few").contains("1 to 64"));
         assert!(applied("max_request_bytes=10").expect_err("too small").contains("4096"));
+        assert!(applied("write_behind_bytes=67108865").expect_err("too much").contains("67108864"));
         assert!(applied("timeout=soon").expect_err("no number").contains("seconds"));
         assert!(applied("ro=1").expect_err("takes no value").contains("ro"));
         assert!(applied("op_history=on").expect_err("unknown").contains("lock-free"));

@@ -1,14 +1,14 @@
 //! Operations on the content of files.
 //!
 //! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A task dropped at its deadline
-//! leaves no operation inside a file.
+//! leaves no operation inside a file but a write that was sent: that stays until the shards have it, or its session is dead.
 
 use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
-use super::inode::{Follows, InodeState, Need, WritePlan};
+use super::inode::{InodeState, Need, SyncKind, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
-use crate::objecter::{Behind, Ending, FileRef, join_all, join_both};
+use crate::objecter::{Ending, FileRef, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
@@ -57,7 +57,7 @@ pub struct WriteMode {
     /// It goes to the end of the file (O_APPEND), if the kernel's idea of the end is older than another mount's writes.
     pub append: bool,
     /// The sync that belongs to it (O_DSYNC, O_SYNC): it is done once that is.
-    pub sync: Follows,
+    pub sync: SyncKind,
 }
 
 /// A range within what a file may have.
@@ -147,27 +147,27 @@ impl<B: Backend> LocalFs<B> {
         }
         self.write_some(gfid, offset, data, mode, caller).await?;
         match mode.sync {
-            Follows::Nothing => Ok(()),
-            sync => self.fsync(gfid, sync == Follows::DataSync, caller).await,
+            SyncKind::None => Ok(()),
+            sync => self.fsync(gfid, sync == SyncKind::Data, caller).await,
         }
     }
 
     async fn write_some(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
         let len = data.len() as u64;
         let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
-        if mode.sync != Follows::Nothing {
+        if mode.sync != SyncKind::None {
             plan.follows = mode.sync;
         }
         let inode = Arc::clone(op.inode());
         let file = inode.with(|state| state.file());
         let sync = self.begin_sync(&inode, &plan, caller);
         // Who waits for a sync waits for the write.
-        let window = if plan.follows == Follows::Nothing { self.shared.options.write_behind_bytes } else { 0 };
+        let window = if plan.follows == SyncKind::None { self.shared.options.write_behind_bytes } else { 0 };
         let (op, behind) = match op.stay_behind(len, window) {
-            Ok(staying) => (None, Some(Arc::new(staying) as Behind)),
+            Ok(staying) => (None, Some(staying)),
             Err(op) => (Some(op), None),
         };
-        let ending = Ending { sync, behind: behind.clone() };
+        let ending = Ending { sync, behind: behind.clone().map(|behind| behind as _) };
         self.backend.write(file, plan.offset, data, plan.hint, ending).await?;
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {
@@ -200,10 +200,10 @@ impl<B: Backend> LocalFs<B> {
     /// If a sync is expected after this write, its part at the service begins here: times may be durable before the data
     /// that they tell of, a size may not. True if the shards are to begin, too.
     fn begin_sync(&self, inode: &Arc<Inode>, plan: &WritePlan, caller: Caller) -> bool {
-        if plan.follows == Follows::Nothing || !self.shared.options.sync_ahead {
+        if plan.follows == SyncKind::None || !self.shared.options.sync_ahead {
             return false;
         }
-        if plan.follows == Follows::Sync && !plan.grows {
+        if plan.follows == SyncKind::Full && !plan.grows && !inode.with(|state| state.has_grown()) {
             inode.with(|state| state.touched(caller.now));
             let (fs, inode) = (self.aside(), Arc::clone(inode));
             self.backend.spawn(async move {
@@ -258,7 +258,7 @@ impl<B: Backend> LocalFs<B> {
     /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`.
     pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
         let Some(inode) = self.shared.table.get(gfid) else { return self.sync_names(caller).await };
-        inode.with(|state| state.sync_asked(if datasync { Follows::DataSync } else { Follows::Sync }));
+        inode.with(|state| state.sync_asked(if datasync { SyncKind::Data } else { SyncKind::Full }));
         // Times may be durable before the data that they tell of. A size may not: a loss of power in between would leave
         // zeros at the end of the file.
         if inode.with(|state| state.has_grown()) {

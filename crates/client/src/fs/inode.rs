@@ -14,8 +14,8 @@ use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
 use crate::objecter::{FileRef, SizeHint};
-pub use habit::Follows;
 use habit::SyncHabit;
+pub use habit::SyncKind;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
 use protocol::namespace::{Attr, Grant, LeaseMode, SetAttr, Timestamp};
@@ -85,7 +85,7 @@ pub struct WritePlan {
     /// The file is longer after it.
     pub grows: bool,
     /// What is expected next.
-    pub follows: Follows,
+    pub follows: SyncKind,
 }
 
 /// Attributes taken for a flush, and which change they include.
@@ -465,7 +465,7 @@ impl InodeState {
     }
 
     /// Somebody asks for this sync.
-    pub fn sync_asked(&mut self, sync: Follows) {
+    pub fn sync_asked(&mut self, sync: SyncKind) {
         self.habit.sync_begins(sync);
     }
 
@@ -555,17 +555,19 @@ impl InodeState {
         }
     }
 
-    /// May a write of so many bytes be answered before it is reported? If so, `reported` follows. One at least may, and no more
-    /// bytes than the window has.
+    /// May a write of so many bytes be answered before it is reported? If so, `behind_ended` follows. One may, however large, and
+    /// others as long as all are no more bytes than the window has; with a window of zero none.
     pub fn stay_behind(&mut self, bytes: u64, window: u64) -> bool {
-        let fits = window > 0 && (self.behind == 0 || self.behind + bytes <= window);
-        self.behind += if fits { bytes } else { 0 };
-        fits
+        if window == 0 || self.behind > 0 && self.behind + bytes > window {
+            return false;
+        }
+        self.behind += bytes;
+        true
     }
 
     /// A write that stayed behind is reported, or lost with its session.
-    pub fn reported(&mut self, bytes: u64) {
-        assert!(self.behind >= bytes, "more was reported than stayed behind");
+    pub fn behind_ended(&mut self, bytes: u64) {
+        assert!(self.behind >= bytes, "more ended than stayed behind");
         self.behind -= bytes;
     }
 

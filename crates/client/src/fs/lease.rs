@@ -22,6 +22,9 @@ use std::time::Duration;
 pub(super) const INVALIDATE_ROUNDS: u32 = 3;
 /// How long a round may take: far above what dropping pages costs, far below what a recall may take.
 pub(super) const INVALIDATE_WAIT: Duration = Duration::from_millis(200);
+/// How long a recall waits for what is inside a file: longer than operations take before they fail by themselves. Writes that were
+/// answered early end only with the shards that must have them.
+const ALONE_WAIT: Duration = Duration::from_secs(40);
 
 /// An answer of another kind than the question's.
 pub(super) fn unexpected(what: &'static str, reply: &Reply) -> ClientError {
@@ -120,15 +123,15 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Sends size and times if only this mount knows them. A file that is gone needs none.
+    /// Sends size and times, as they are now, if only this mount knows them. A file that is gone needs none.
     pub(super) async fn flush_attrs(&self, inode: &Inode) -> Result<()> {
-        while inode.with(|state| state.is_dirty()) {
-            match self.send_attrs(inode, SetAttr::default(), false, own_caller()).await {
-                Err(ClientError::Posix(ENOENT)) => return Ok(()),
-                other => other.map(drop)?,
-            }
+        if !inode.with(|state| state.is_dirty()) {
+            return Ok(());
         }
-        Ok(())
+        match self.send_attrs(inode, SetAttr::default(), false, own_caller()).await {
+            Err(ClientError::Posix(ENOENT)) => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// After a close: tells the service once the last handle is gone.
@@ -173,7 +176,7 @@ impl<B: Backend> LocalFs<B> {
             let recalling = Recalling { inode };
             let result = self.give_back_once(inode, keep).await;
             if let Err(error) = &result {
-                // Held on to: the service asks again, or declares the session dead.
+                // Held on to: the service asks again.
                 tracing::warn!(gfid = %inode.gfid(), %error, "cannot give a lease back");
             }
             next = recalling.done(result.is_ok().then_some(keep));
@@ -196,7 +199,7 @@ impl<B: Backend> LocalFs<B> {
             None => self.drop_pages_and_enter(inode).await?,
             Some(_) => {
                 self.sync_data(inode).await?;
-                (self.enter_alone(inode).await, true)
+                (self.enter_alone(inode).await?, true)
             }
         };
         self.sync_data(inode).await?;
@@ -230,13 +233,18 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    async fn enter_alone(&self, inode: &Arc<Inode>) -> Op {
+    /// Takes the file alone, unless what is inside does not end: then others go on, and the service asks again.
+    async fn enter_alone(&self, inode: &Arc<Inode>) -> Result<Op> {
         let need = Need { access: Access::Exclusive, lease: None, open: false };
-        loop {
-            if let Entered::Inside(op) = inode.enter(need, false).await {
-                return op;
+        let entered = async {
+            loop {
+                if let Entered::Inside(op) = inode.enter(need, false).await {
+                    return op;
+                }
             }
-        }
+        };
+        let op = self.in_time(ALONE_WAIT, entered).await;
+        op.ok_or(ClientError::TimedOut("operations on a file whose lease is recalled"))
     }
 
     /// Drops the kernel's pages, then takes the file alone. False if an operation may have put pages back meanwhile:
@@ -252,16 +260,20 @@ impl<B: Backend> LocalFs<B> {
                 return Ok((op, true));
             }
         }
-        Ok((self.enter_alone(inode).await, false))
+        Ok((self.enter_alone(inode).await?, false))
     }
 
     /// Drops the kernel's pages, unless one stays locked: its operation may wait for the very lease that is recalled.
     async fn invalidated_in_time(&self, gfid: Gfid) -> bool {
-        let mut invalidated = self.shared.kernel.invalidate(gfid, WHOLE_FILE);
-        let mut late = pin!(self.backend.sleep(INVALIDATE_WAIT));
-        poll_fn(|cx| match invalidated.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => late.as_mut().poll(cx).map(|()| false),
+        self.in_time(INVALIDATE_WAIT, self.shared.kernel.invalidate(gfid, WHOLE_FILE)).await.is_some()
+    }
+
+    /// What comes of the future within this time.
+    async fn in_time<T>(&self, max: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let (mut future, mut late) = (pin!(future), pin!(self.backend.sleep(max)));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
         })
         .await
     }

@@ -44,7 +44,7 @@ pub use backend::{Backend, Cluster, Result};
 pub use data::{AllocateMode, SeekTo, WriteMode};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
-pub use inode::Follows;
+pub use inode::SyncKind;
 pub use names::{CreateMode, FsSize};
 
 use crate::error::ClientError;
@@ -96,8 +96,9 @@ pub struct FsOptions {
     pub space_age_max: Duration,
     /// An fsync or fdatasync that has always followed so many writes begins with the last of them. Default true.
     pub sync_ahead: bool,
-    /// Bytes of a file's writes that may be answered as soon as they are sent, before the shards have acknowledged them; beyond them
-    /// writes wait. What was answered so and neither synced nor closed may be lost with this process. Default 0: none.
+    /// Bytes of a file's writes that may be answered as soon as they are queued, before the shards have acknowledged them; beyond them
+    /// writes wait, but for one, however large. They do not count as operations in flight; what is kept and on its way has the bounds of
+    /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and neither synced nor closed may be lost with this process. Default 0: none.
     pub write_behind_bytes: u64,
 }
 

@@ -4,6 +4,7 @@
 //! across a wait. Every change that may let someone go on wakes all who wait for that file.
 
 use super::inode::{Access, Entry, InodeState, Need, Ticket};
+use crate::objecter::Behind;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::LeaseMode;
@@ -100,7 +101,7 @@ pub enum Entered {
     Acquire(Asking, LeaseMode),
 }
 
-/// An operation inside a file; leaves when dropped, also when its deadline drops the task.
+/// An operation inside a file; leaves when dropped, also when its deadline drops the task, unless it stays behind.
 pub struct Op {
     inode: Arc<Inode>,
     access: Access,
@@ -111,19 +112,14 @@ impl Op {
     pub fn inode(&self) -> &Arc<Inode> {
         &self.inode
     }
-}
 
-impl Op {
     /// Lets it stay inside until its write of so many bytes is reported, if the file's window has room for that.
     ///
     /// # Errors
     /// The operation itself, if not.
-    pub fn stay_behind(self, bytes: u64, window: u64) -> Result<Staying, Op> {
-        if window > 0 && self.inode.with(|state| state.stay_behind(bytes, window)) {
-            Ok(Staying { op: self, bytes })
-        } else {
-            Err(self)
-        }
+    pub fn stay_behind(self, bytes: u64, window: u64) -> Result<Arc<Staying>, Op> {
+        let stays = self.inode.with(|state| state.stay_behind(bytes, window));
+        if stays { Ok(Arc::new(Staying { op: self, bytes })) } else { Err(self) }
     }
 }
 
@@ -133,9 +129,15 @@ pub struct Staying {
     bytes: u64,
 }
 
+impl Behind for Staying {
+    fn lost(&self) {
+        self.op.inode.with(InodeState::mark_lost);
+    }
+}
+
 impl Drop for Staying {
     fn drop(&mut self) {
-        self.op.inode.with(|state| state.reported(self.bytes));
+        self.op.inode.with(|state| state.behind_ended(self.bytes));
     }
 }
 

@@ -77,7 +77,7 @@ struct World {
     syncs_wait: bool,
     /// Reports of writes stay on the way; and what is to be dropped with them.
     reports_wait: bool,
-    behind: Vec<Behind>,
+    behind: Vec<Arc<dyn Behind>>,
 }
 
 fn root() -> Attr {
@@ -436,7 +436,7 @@ fn at(secs: i64) -> Caller {
     Caller { uid: 0, gid: 0, now: Timestamp { secs, nanos: 0 } }
 }
 
-const PLACED: WriteMode = WriteMode { append: false, sync: Follows::Nothing };
+const PLACED: WriteMode = WriteMode { append: false, sync: SyncKind::None };
 const APPEND: WriteMode = WriteMode { append: true, ..PLACED };
 const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true };
 

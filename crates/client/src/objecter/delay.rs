@@ -8,7 +8,7 @@ use super::wait::Notify;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// For how long a write may stay: the precision of the worker's timers, and what a process that dies takes with it.
+/// For how long a write may stay, give or take the millisecond that is the precision of the worker's timers.
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(1);
 /// How many stay at most: more gains little.
 const WRITES_MAX: usize = 16;
@@ -29,10 +29,11 @@ impl Delayed {
         let (writes, sum) = (self.writes.get() + 1, self.bytes.get() + bytes);
         self.writes.set(writes);
         self.bytes.set(sum);
-        if writes == 1 {
+        let is_enough = writes >= WRITES_MAX || sum >= BYTES_MAX;
+        if writes == 1 && !is_enough {
             self.begun.notify();
         }
-        writes >= WRITES_MAX || sum >= BYTES_MAX
+        is_enough
     }
 
     /// All leave. False if there were none.

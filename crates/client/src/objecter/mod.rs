@@ -74,8 +74,11 @@ impl SizeHint {
     }
 }
 
-/// Dropped once a write is reported, or its session is dead.
-pub type Behind = Arc<dyn Send + Sync>;
+/// What is left behind for a write that is not waited for: dropped once that is reported, or its session is dead.
+pub trait Behind: Send + Sync {
+    /// The session died before the write was reported.
+    fn lost(&self);
+}
 
 /// How a write ends.
 #[derive(Clone, Default)]
@@ -84,7 +87,7 @@ pub struct Ending {
     pub sync: bool,
     /// It is done as soon as it is numbered and sent, and this is dropped once it is reported. Whatever comes later in the session
     /// finds it, and the session sends it again to shards that die; with this process it may be lost.
-    pub behind: Option<Behind>,
+    pub behind: Option<Arc<dyn Behind>>,
 }
 
 /// A part of an operation: within one object, and small enough for one buffer.

@@ -30,7 +30,7 @@ const FILE_MARKS_PRUNE: usize = 256;
 struct Unreported {
     seq: Seq,
     _part: OnTheWay,
-    _behind: Option<Behind>,
+    behind: Option<Arc<dyn Behind>>,
 }
 
 /// See the module.
@@ -264,9 +264,9 @@ impl PgIo {
 
     /// Gives a write's part of the windows back when it is reported, also if nobody waits for that any more, and drops what was
     /// left behind for it.
-    pub fn hold_until_reported(&self, seq: Seq, part: OnTheWay, behind: Option<Behind>) {
+    pub fn hold_until_reported(&self, seq: Seq, part: OnTheWay, behind: Option<Arc<dyn Behind>>) {
         if seq.get() > self.reported.get() && !self.dead.get() {
-            self.unreported.borrow_mut().push_back(Unreported { seq, _part: part, _behind: behind });
+            self.unreported.borrow_mut().push_back(Unreported { seq, _part: part, behind });
         }
     }
 
@@ -406,7 +406,8 @@ impl PgIo {
     pub fn kill(&self, local: &Local) -> Vec<Gfid> {
         self.dead.set(true);
         local.kept_changed(self.kept.replace(0), 0);
-        self.unreported.borrow_mut().clear();
+        let unreported = std::mem::take(&mut *self.unreported.borrow_mut());
+        unreported.iter().filter_map(|write| write.behind.as_ref()).for_each(|behind| behind.lost());
         self.reported.wake_all();
         self.stable.wake_all();
         self.changed.notify();

@@ -36,6 +36,13 @@ where
     client.block_on(client.run_on(0, operation))
 }
 
+/// Left behind for a write.
+struct Left;
+
+impl Behind for Left {
+    fn lost(&self) {}
+}
+
 /// A file as the test knows it.
 struct Model {
     file: FileRef,
@@ -69,7 +76,7 @@ impl Model {
                 self.bytes.resize(self.bytes.len().max(end as usize), 0);
                 self.bytes[start as usize..end as usize].copy_from_slice(&data);
                 // Every other one is not waited for, and must be there all the same.
-                let behind = self.rng.bool().then(|| Arc::new(()) as Behind);
+                let behind = self.rng.bool().then(|| Arc::new(Left) as Arc<dyn Behind>);
                 let ending = Ending { sync: self.rng.bool(), behind };
                 run(
                     client,
@@ -184,13 +191,13 @@ fn what_is_not_waited_for_ends_by_itself() {
     let mut fake = Fake::start(profile(2, 1), 4);
     let client = connect(&fake, |config| config.timeout = Duration::from_millis(600));
     let write = |value: u8| {
-        let behind = Arc::new(());
-        let ending = Ending { sync: false, behind: Some(Arc::clone(&behind) as Behind) };
+        let behind = Arc::new(Left);
+        let ending = Ending { sync: false, behind: Some(Arc::clone(&behind) as Arc<dyn Behind>) };
         let (data, hint) = (Bytes::from(vec![value; 4096]), SizeHint { zero_from: 0, size_after: 4096 });
         run(&client, move |io| async move { io.write_ending(file(1), 0, data, hint, ending).await }).expect("sent");
         behind
     };
-    let is_reported = |behind: &Arc<()>| Arc::strong_count(behind) == 1;
+    let is_reported = |behind: &Arc<Left>| Arc::strong_count(behind) == 1;
     let first = write(1);
     let end = Instant::now() + Duration::from_secs(20);
     while !is_reported(&first) {

@@ -3,7 +3,7 @@
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller};
-use client::fs::{CreateMode, Follows, SeekTo, WriteMode};
+use client::fs::{CreateMode, SeekTo, SyncKind, WriteMode};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -17,19 +17,34 @@ use std::os::unix::ffi::OsStrExt;
 const COPY_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a page: the smallest of any machine. Where they are larger, a drop of a file's pages may wait for a write.
 const PAGE_BYTES: u64 = 4096;
-/// Handles carry no state of their own: everything is kept by file.
-const NO_HANDLE: FileHandle = FileHandle(0);
+/// A handle carries one thing, in its number: whether the kernel was told to bypass its pages (`FOPEN_DIRECT_IO`), which the flags that come
+/// with later requests do not tell: they may have been changed since. Everything else is kept by file.
+const PAGED: FileHandle = FileHandle(0);
+const DIRECT: FileHandle = FileHandle(1);
 
 fn writes(flags: OpenFlags) -> bool {
     flags.acc_mode() != OpenAccMode::O_RDONLY
 }
 
+/// How the kernel shall treat a handle. `cached`: what it has cached of the file is right.
+fn open_flags(handle: FileHandle, cached: bool) -> FopenFlags {
+    let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, cached);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, handle == DIRECT);
+    flags
+}
+
+/// Does a request by a handle with these flags go by the kernel's pages?
+fn is_direct(handle: FileHandle, flags: OpenFlags) -> bool {
+    handle == DIRECT || flags.0 & libc::O_DIRECT != 0
+}
+
 /// The sync that a write by a handle with these flags brings with it. RWF_DSYNC and RWF_SYNC come as flags, too.
-fn sync_of(flags: OpenFlags) -> Follows {
+fn sync_of(flags: OpenFlags) -> SyncKind {
     match flags.0 & libc::O_SYNC {
-        libc::O_SYNC => Follows::Sync,
-        libc::O_DSYNC => Follows::DataSync,
-        _ => Follows::Nothing,
+        libc::O_SYNC => SyncKind::Full,
+        libc::O_DSYNC => SyncKind::Data,
+        _ => SyncKind::None,
     }
 }
 
@@ -46,34 +61,22 @@ fn locked_by_write(offset: u64, len: u64, written_back: bool) -> Option<Range<u6
 }
 
 impl Adapter {
-    /// Do requests of a handle with these flags go by the kernel's pages? See [`Adapter::open_flags`].
-    fn is_direct(&self, flags: OpenFlags) -> bool {
-        flags.0 & libc::O_DIRECT != 0 || self.direct_mmap && flags.0 & libc::O_APPEND != 0
-    }
-
     /// How the kernel shall treat a handle: keep its pages if they are right, and for O_DIRECT bypass them altogether,
     /// which lets writes of one file run in parallel. For O_APPEND too: the kernel writes where it believes the end to
     /// be, and if another mount has moved it, the data goes elsewhere than into the pages that it was put in.
-    fn open_flags(&self, flags: OpenFlags, cached: bool) -> FopenFlags {
-        let mut answer = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        if cached {
-            answer |= FopenFlags::FOPEN_KEEP_CACHE;
-        }
-        if self.direct_mmap && flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0 {
-            answer |= FopenFlags::FOPEN_DIRECT_IO;
-        }
-        answer
+    fn handle(&self, flags: OpenFlags) -> FileHandle {
+        if self.direct_mmap && flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0 { DIRECT } else { PAGED }
     }
 
     pub(super) fn do_open(&self, req: &Request, file: Gfid, flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
-        let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
+        let handle = self.handle(flags);
         self.run(
             RequestKind::Open,
             (file, 0),
             reply,
             move |fs| async move { fs.open(file, writes(flags), caller).await },
-            move |reply, cached| reply.opened(NO_HANDLE, answers[usize::from(cached)]),
+            move |reply, cached| reply.opened(handle, open_flags(handle, cached)),
         );
     }
 
@@ -92,7 +95,7 @@ impl Adapter {
             truncate: flags.0 & libc::O_TRUNC != 0,
             write: writes(flags),
         };
-        let answers = [self.open_flags(flags, false), self.open_flags(flags, true)];
+        let handle = self.handle(flags);
         let shape = self.shape();
         self.run(
             RequestKind::Create,
@@ -100,10 +103,10 @@ impl Adapter {
             reply,
             move |fs| async move { fs.create(parent, name, mode & 0o7777, how, caller).await },
             move |reply, (attr, cached)| {
-                let flags = answers[usize::from(cached)];
                 let (attr, attr_ttl) = shape.of(&attr);
                 // One time to live for both: the shorter.
-                reply.created(&attr_ttl.min(shape.entry_ttl()), &attr, GENERATION, NO_HANDLE, flags);
+                let (ttl, flags) = (attr_ttl.min(shape.entry_ttl()), open_flags(handle, cached));
+                reply.created(&ttl, &attr, GENERATION, handle, flags);
             },
         );
     }
@@ -111,13 +114,13 @@ impl Adapter {
     pub(super) fn do_read(
         &self,
         req: &Request,
-        file: Gfid,
+        (file, handle): (Gfid, FileHandle),
         (offset, size): (u64, u32),
         flags: OpenFlags,
         reply: ReplyData,
     ) {
         let caller = caller(req);
-        let pages = (!self.is_direct(flags)).then(|| offset..offset.saturating_add(size.into()));
+        let pages = (!is_direct(handle, flags)).then(|| offset..offset.saturating_add(size.into()));
         self.run(
             RequestKind::Read,
             (file, offset),
@@ -133,7 +136,7 @@ impl Adapter {
     pub(super) fn do_write(
         &self,
         req: &Request,
-        file: Gfid,
+        (file, handle): (Gfid, FileHandle),
         (offset, data): (u64, &[u8]),
         flags: OpenFlags,
         written_back: bool,
@@ -141,9 +144,9 @@ impl Adapter {
     ) {
         // A page written back is at its place already, however the file was opened.
         let append = flags.0 & libc::O_APPEND != 0 && !written_back;
-        let paged = written_back || !self.is_direct(flags);
-        // After a write to its pages the kernel asks for the sync itself.
-        let sync = if paged { Follows::Nothing } else { sync_of(flags) };
+        let paged = written_back || !is_direct(handle, flags);
+        // After all other writes the kernel asks for the sync itself.
+        let sync = if handle == DIRECT && !written_back { sync_of(flags) } else { SyncKind::None };
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
@@ -222,9 +225,9 @@ mod tests {
     #[test]
     fn handles_say_which_sync_belongs_to_a_write() {
         for (flags, sync) in [
-            (libc::O_RDWR | libc::O_DIRECT, Follows::Nothing),
-            (libc::O_RDWR | libc::O_DIRECT | libc::O_DSYNC, Follows::DataSync),
-            (libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC, Follows::Sync),
+            (libc::O_RDWR | libc::O_DIRECT, SyncKind::None),
+            (libc::O_RDWR | libc::O_DIRECT | libc::O_DSYNC, SyncKind::Data),
+            (libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC, SyncKind::Full),
         ] {
             assert_eq!(sync_of(OpenFlags(flags)), sync);
         }

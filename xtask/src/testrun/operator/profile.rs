@@ -94,22 +94,28 @@ pub fn layers(bench: &Bench, rig: &Rig) -> Outcome {
 /// Every write by a handle that bypasses the kernel's pages is synced before it is answered, if the handle is synchronous: the
 /// kernel leaves that to the mount.
 pub fn synchronous_handles(bench: &Bench, rig: &Rig) -> Outcome {
-    let area = rig.area(bench, "synchronous")?;
-    for (flags, least, most) in [
-        ("direct", 0, BLOCKS / 2),
-        ("direct,dsync", BLOCKS, u64::MAX),
-        ("direct,sync", BLOCKS, u64::MAX),
-        ("append,dsync", BLOCKS, u64::MAX),
+    let file = rig.area(bench, "synchronous")?.join("file");
+    let dd = |flags: &str| {
+        let of = file.display();
+        format!("dd if=/dev/zero of='{of}' bs={BLOCK_BYTES} count={BLOCKS} conv=notrunc oflag={flags}")
+    };
+    let flag_dropped = format!(
+        "python3 -c \"import os, fcntl\nf = os.open('{}', os.O_WRONLY | os.O_DIRECT | os.O_DSYNC)\n\
+         fcntl.fcntl(f, fcntl.F_SETFL, fcntl.fcntl(f, fcntl.F_GETFL) & ~os.O_DIRECT)\n\
+         for i in range({BLOCKS}): os.pwrite(f, bytes({BLOCK_BYTES}), i * {BLOCK_BYTES})\"",
+        file.display()
+    );
+    for (line, least, most) in [
+        (dd("direct"), 0, BLOCKS / 2),
+        (dd("direct,dsync"), BLOCKS, u64::MAX),
+        (dd("direct,sync"), BLOCKS, u64::MAX),
+        (dd("append,dsync"), BLOCKS, u64::MAX),
+        (flag_dropped, BLOCKS, u64::MAX),
     ] {
         let before = calls(&everybody(bench, rig)?, "client", "sync", "clients");
-        let file = area.join(flags);
-        let line = format!(
-            "dd if=/dev/zero of='{}' bs={BLOCK_BYTES} count={BLOCKS} conv=notrunc oflag={flags}",
-            file.display()
-        );
         trefoil(bench, rig, &line, 120)?;
         let syncs = calls(&everybody(bench, rig)?, "client", "sync", "clients") - before;
-        ensure!((least..=most).contains(&syncs), "oflag={flags}: {syncs} syncs for {BLOCKS} writes");
+        ensure!((least..=most).contains(&syncs), "{line}: {syncs} syncs for {BLOCKS} writes");
     }
     Ok(())
 }

@@ -5,16 +5,16 @@
 /// How often writes and a sync must have alternated in the same way before the next sync is expected.
 const TIMES: u8 = 3;
 
-/// What is expected after the next write.
+/// What brings a write to the disks, if anything does: asked for with it, or expected after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Follows {
-    /// Nothing, as far as is known.
+pub enum SyncKind {
+    /// Nothing.
     #[default]
-    Nothing,
-    /// fdatasync.
-    DataSync,
-    /// fsync.
-    Sync,
+    None,
+    /// fdatasync, O_DSYNC.
+    Data,
+    /// fsync, O_SYNC.
+    Full,
 }
 
 /// The habit of those who write a file.
@@ -23,20 +23,20 @@ pub(super) struct SyncHabit {
     /// Writes since the last sync.
     writes: u32,
     /// Writes before the last sync, which sync it was, and how often in a row it came like that.
-    last: (u32, Follows),
+    last: (u32, SyncKind),
     times: u8,
 }
 
 impl SyncHabit {
     /// A write begins: what is expected to follow it?
-    pub(super) fn write_begins(&mut self) -> Follows {
+    pub(super) fn write_begins(&mut self) -> SyncKind {
         self.writes = self.writes.saturating_add(1);
         let (writes, follows) = self.last;
-        if self.times >= TIMES && self.writes == writes { follows } else { Follows::Nothing }
+        if self.times >= TIMES && self.writes == writes { follows } else { SyncKind::None }
     }
 
     /// The file is to be synced.
-    pub(super) fn sync_begins(&mut self, sync: Follows) {
+    pub(super) fn sync_begins(&mut self, sync: SyncKind) {
         let this = (std::mem::take(&mut self.writes), sync);
         self.times = if this == self.last { self.times.saturating_add(1) } else { 1 };
         self.last = this;
@@ -47,7 +47,7 @@ impl SyncHabit {
 mod tests {
     use super::*;
 
-    fn rounds(habit: &mut SyncHabit, rounds: usize, writes: usize, sync: Follows) -> Vec<Follows> {
+    fn rounds(habit: &mut SyncHabit, rounds: usize, writes: usize, sync: SyncKind) -> Vec<SyncKind> {
         let mut expected = Vec::new();
         for _ in 0..rounds {
             expected.extend((0..writes).map(|_| habit.write_begins()));
@@ -58,9 +58,9 @@ mod tests {
 
     #[test]
     fn a_sync_is_expected_after_the_third() {
-        for sync in [Follows::Sync, Follows::DataSync] {
+        for sync in [SyncKind::Full, SyncKind::Data] {
             let mut habit = SyncHabit::default();
-            assert_eq!(rounds(&mut habit, 3, 1, sync), [Follows::Nothing; 3]);
+            assert_eq!(rounds(&mut habit, 3, 1, sync), [SyncKind::None; 3]);
             assert_eq!(rounds(&mut habit, 2, 1, sync), [sync; 2]);
         }
     }
@@ -68,26 +68,26 @@ mod tests {
     #[test]
     fn it_is_expected_after_the_last_of_several_writes() {
         let mut habit = SyncHabit::default();
-        rounds(&mut habit, 3, 2, Follows::DataSync);
-        assert_eq!(rounds(&mut habit, 1, 2, Follows::DataSync), [Follows::Nothing, Follows::DataSync]);
+        rounds(&mut habit, 3, 2, SyncKind::Data);
+        assert_eq!(rounds(&mut habit, 1, 2, SyncKind::Data), [SyncKind::None, SyncKind::Data]);
     }
 
     #[test]
     fn another_way_begins_anew() {
         let mut habit = SyncHabit::default();
-        rounds(&mut habit, 5, 1, Follows::Sync);
-        assert_eq!(habit.write_begins(), Follows::Sync);
-        assert_eq!(habit.write_begins(), Follows::Nothing, "no sync came");
-        habit.sync_begins(Follows::Sync);
-        assert_eq!(rounds(&mut habit, 3, 1, Follows::Sync), [Follows::Nothing; 3]);
-        rounds(&mut habit, 1, 1, Follows::DataSync);
-        assert_eq!(habit.write_begins(), Follows::Nothing, "the other sync came");
+        rounds(&mut habit, 5, 1, SyncKind::Full);
+        assert_eq!(habit.write_begins(), SyncKind::Full);
+        assert_eq!(habit.write_begins(), SyncKind::None, "no sync came");
+        habit.sync_begins(SyncKind::Full);
+        assert_eq!(rounds(&mut habit, 3, 1, SyncKind::Full), [SyncKind::None; 3]);
+        rounds(&mut habit, 1, 1, SyncKind::Data);
+        assert_eq!(habit.write_begins(), SyncKind::None, "the other sync came");
     }
 
     #[test]
     fn syncs_without_writes_are_no_habit_of_writes() {
         let mut habit = SyncHabit::default();
-        rounds(&mut habit, 9, 0, Follows::Sync);
-        assert_eq!(habit.write_begins(), Follows::Nothing);
+        rounds(&mut habit, 9, 0, SyncKind::Full);
+        assert_eq!(habit.write_begins(), SyncKind::None);
     }
 }

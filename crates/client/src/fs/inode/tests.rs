@@ -371,3 +371,16 @@ fn a_size_is_synced_when_all_that_was_told_is() {
     state.wrote(30, time(5));
     assert!(state.is_size_synced(), "times do not count");
 }
+
+#[test]
+fn a_window_has_room_for_one_write_and_for_more_that_fit() {
+    let mut state = InodeState::new(Gfid::of_inode(7));
+    assert!(!state.stay_behind(1, 0), "there is no window");
+    assert!(state.stay_behind(100, 8) && state.is_behind());
+    assert!(!state.stay_behind(1, 8));
+    state.behind_ended(100);
+    assert!(state.stay_behind(5, 8) && state.stay_behind(3, 8) && !state.stay_behind(1, 8));
+    state.behind_ended(5);
+    state.behind_ended(3);
+    assert!(!state.is_behind());
+}

@@ -111,10 +111,38 @@ fn what_dies_with_the_session_is_told_once() {
     block_on(fs.open(gfid, true, at(1))).expect("open");
     assert!(write(fs, gfid, 0, b"data").is_ready());
     fs.backend.with(gfid, |stored| stored.lost = true).expect("there");
-    report(fs);
     block_on(fs.fenced());
+    report(fs);
     block_on(async {
         assert!(matches!(fs.fsync(gfid, false, at(3)).await, Err(ClientError::Posix(errno::EIO))));
         fs.fsync(gfid, false, at(4)).await.expect("told already");
     });
+}
+
+#[test]
+fn a_close_between_the_death_of_the_session_and_the_news_of_it_tells_what_was_lost() {
+    let mounts = mounts_behind(8);
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    block_on(fs.open(gfid, true, at(1))).expect("open");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    let behind = std::mem::take(&mut fs.backend.world.borrow_mut().behind);
+    behind.iter().for_each(|behind| behind.lost());
+    report(fs);
+    drop(behind);
+    assert!(matches!(block_on(fs.flush(gfid, LockOwner(1))), Err(ClientError::Posix(errno::EIO))));
+}
+
+#[test]
+fn a_close_does_not_wait_for_those_who_go_on_writing() {
+    let mounts = mounts_behind(8);
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    let owner = LockOwner(1);
+    let mut close = pin!(fs.flush(gfid, owner));
+    assert!(poll(close.as_mut()).is_pending());
+    report(fs);
+    block_on(fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(3))).expect("answered");
+    assert!(matches!(poll(close), Poll::Ready(Ok(()))));
 }

@@ -179,11 +179,11 @@ fn a_write_through_a_synchronous_handle_is_done_once_it_is_synced() {
     let unstable = || fs.backend.with(gfid, |stored| stored.unstable).expect("there");
     block_on(async {
         let synced = |sync| WriteMode { sync, ..PLACED };
-        fs.write(gfid, 0, Bytes::from_static(b"DATA"), synced(Follows::DataSync), at(3)).await.expect("O_DSYNC");
+        fs.write(gfid, 0, Bytes::from_static(b"DATA"), synced(SyncKind::Data), at(3)).await.expect("O_DSYNC");
         assert_eq!((unstable(), asked(fs)), (None, (vec![], 0)), "its time is not needed to read it");
-        fs.write(gfid, 4, Bytes::from_static(b"more"), synced(Follows::DataSync), at(4)).await.expect("O_DSYNC");
+        fs.write(gfid, 4, Bytes::from_static(b"more"), synced(SyncKind::Data), at(4)).await.expect("O_DSYNC");
         assert_eq!((unstable(), asked(fs)), (None, (vec![(Some(8), Some(at(4).now), true)], 0)), "its size is");
-        fs.write(gfid, 0, Bytes::from_static(b"data"), synced(Follows::Sync), at(5)).await.expect("O_SYNC");
+        fs.write(gfid, 0, Bytes::from_static(b"data"), synced(SyncKind::Full), at(5)).await.expect("O_SYNC");
         assert_eq!((unstable(), asked(fs)), (None, (vec![(Some(8), Some(at(5).now), true)], 0)));
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(6)).await.expect("no sync");
         assert!(unstable().is_some());
