@@ -110,7 +110,7 @@ struct MountArgs {
     /// Begin a sync that has always followed so many writes with the last of them [default: true]
     #[arg(long, env = "TREFOIL_FUSE_SYNC_AHEAD", value_name = "BOOL")]
     sync_ahead: Option<String>,
-    /// Bytes of a file's writes that are answered as soon as they are sent, before the storage daemons have acknowledged them. What was
+    /// Bytes of a file's writes that are answered as soon as they are queued, before the storage daemons have acknowledged them. What was
     /// neither fsynced nor closed may be lost if this program dies; fsync and close wait, and tell of errors; 0: none [default: 0]
     #[arg(long, env = "TREFOIL_FUSE_WRITE_BEHIND_BYTES")]
     write_behind_bytes: Option<String>,

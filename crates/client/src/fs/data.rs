@@ -145,14 +145,14 @@ impl<B: Backend> LocalFs<B> {
         if len == 0 {
             return Ok(());
         }
-        self.write_some(gfid, offset, data, mode, caller).await?;
+        self.write_data(gfid, offset, data, mode, caller).await?;
         match mode.sync {
             SyncKind::None => Ok(()),
             sync => self.fsync(gfid, sync == SyncKind::Data, caller).await,
         }
     }
 
-    async fn write_some(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
+    async fn write_data(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
         let len = data.len() as u64;
         let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
         if mode.sync != SyncKind::None {
