@@ -48,8 +48,9 @@ fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
     let works = "a store in memory works";
     let mut service = Service::open(store.clone(), ServiceConfig::default(), NOW).expect("an empty store");
     service.bind_cluster(ClusterId::new(5)).expect(works);
-    service.sessions_changed(Duration::ZERO, view(&[LIVE, OTHER])).expect(works);
+    service.sessions_changed(Duration::ZERO, NOW, view(&[LIVE, OTHER])).expect(works);
     let (name, value, write) = (b"user.a".to_vec(), b"b".to_vec(), Some(LeaseMode::Write));
+    let written = SetAttr { size: Some(9), mtime: Some(NOW), times_follow: true, ..SetAttr::default() };
     let ops = [
         (LIVE, create(b"file", FileKind::Regular, write)),
         (LIVE, create(b"dir", FileKind::Directory, None)),
@@ -61,13 +62,14 @@ fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
         (LIVE, create(b"gone", FileKind::Regular, None)),
         (LIVE, unlink(b"gone")),
         (OTHER, create(b"half", FileKind::Regular, write)),
+        (LIVE, NamespaceOp::SetAttr { gfid: Gfid::of_inode(2), set: written, sync: false }),
     ];
     for (number, (session, op)) in (1..).zip(ops) {
         let request = Request { session, number, answered: 0, epoch: Epoch::default(), caller: CALLER, op };
         service.submit(Duration::ZERO, number, request).expect(works);
     }
     // The size of what the other was writing is to be recovered.
-    service.sessions_changed(Duration::ZERO, view(&[LIVE])).expect(works);
+    service.sessions_changed(Duration::ZERO, NOW, view(&[LIVE])).expect(works);
     service.finish_turn().expect(works);
     let mut pairs = Vec::new();
     let visited = store.scan(&[], &[u8::MAX], &mut |key, value| {
@@ -110,7 +112,7 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
 fn serve(store: MemoryStore, grace: bool, mut front: &[u8]) -> Result<(), StoreError> {
     let mut service = Service::open(store, ServiceConfig::default(), NOW)?;
     service.bind_cluster(ClusterId::new(5))?;
-    service.sessions_changed(Duration::ZERO, view(&[LIVE]))?;
+    service.sessions_changed(Duration::ZERO, NOW, view(&[LIVE]))?;
     let mut now = Duration::ZERO;
     if !grace {
         now = LATER;
@@ -123,7 +125,7 @@ fn serve(store: MemoryStore, grace: bool, mut front: &[u8]) -> Result<(), StoreE
         service.finish_turn()?;
     }
     service.tick(now + LATER)?;
-    service.sessions_changed(now + LATER, view(&[]))?;
+    service.sessions_changed(now + LATER, NOW, view(&[]))?;
     service.finish_turn()?;
     service.purge_next(8)?;
     Ok(())

@@ -110,6 +110,10 @@ struct MountArgs {
     /// Begin a sync that has always followed so many writes with the last of them [default: true]
     #[arg(long, env = "TREFOIL_FUSE_SYNC_AHEAD", value_name = "BOOL")]
     sync_ahead: Option<String>,
+    /// Where an fsync always follows the writes of a file, let their times reach the metadata service after it; if this program dies
+    /// before, the file's time is when that is noticed [default: true]
+    #[arg(long, env = "TREFOIL_FUSE_TIMES_FOLLOW", value_name = "BOOL")]
+    times_follow: Option<String>,
     /// Bytes of a file's writes that are answered as soon as they are queued, before the storage daemons have acknowledged them. What was
     /// neither fsynced nor closed may be lost if this program dies; fsync and close wait, and tell of errors; 0: none [default: 0]
     #[arg(long, env = "TREFOIL_FUSE_WRITE_BEHIND_BYTES")]
@@ -170,6 +174,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("timeout", args.timeout),
         ("http_listen", args.http_listen),
         ("sync_ahead", args.sync_ahead),
+        ("times_follow", args.times_follow),
         ("write_behind_bytes", args.write_behind_bytes),
         ("telemetry", args.telemetry),
     ];
@@ -253,6 +258,8 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.extend(settings.hedge_delay.map(|delay| format!("hedge_delay={}", delay.as_secs_f64())));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
     list.push(format!("sync_ahead={}", settings.sync_ahead));
+    list.push(format!("times_follow={}", settings.times_follow));
+    list.push(format!("write_behind_bytes={}", settings.write_behind_bytes));
     list.push(format!("telemetry={}", settings.telemetry));
     list.extend(settings.workers.map(|count| format!("workers={count}")));
     list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
@@ -285,6 +292,10 @@ pub fn install_helper(dir: &Path) -> Result<(), MountError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::KernelOptions;
+    use client::ReadPolicy;
+    use messenger::HistoryMode;
+    use std::time::Duration;
 
     fn mounted(args: &[&str]) -> MountSettings {
         match parse(args.iter().map(OsString::from)) {
@@ -314,9 +325,41 @@ mod tests {
 
     #[test]
     fn the_background_process_gets_the_same_settings() {
-        let line = ["fuse-client", "mount", "--daemon", "h:1", "/mnt", "--trace", "--log-file", "/tmp/log", "-o"];
-        let settings =
-            mounted(&[&line[..], &["ro,noallow_other,read_policy=hash,attr_timeout=0.25,telemetry=false,sync_ahead=false,hedge_delay=0.02,op_history=lock-free"]].concat());
+        // Every field, so that one cannot be forgotten.
+        let settings = MountSettings {
+            address: "h:1".to_owned(),
+            dir: PathBuf::from("/mnt"),
+            daemon: true,
+            threads: 7,
+            workers: Some(5),
+            buffer_pools: Some(3),
+            busy_poll: Some(Duration::from_micros(60)),
+            attr_timeout: Duration::from_millis(250),
+            entry_timeout: Duration::from_millis(500),
+            max_request_bytes: 65536,
+            read_ahead_kib: 128,
+            read_policy: ReadPolicy::Hash,
+            hedge_delay: Some(Duration::from_millis(20)),
+            op_history: HistoryMode::LockFree,
+            timeout: Duration::from_secs(7),
+            http_listen: Some(([127, 0, 0, 1], 9283).into()),
+            sync_ahead: false,
+            times_follow: false,
+            write_behind_bytes: 4096,
+            telemetry: false,
+            log_file: Some(PathBuf::from("/tmp/log")),
+            trace: true,
+            kernel: KernelOptions {
+                read_only: true,
+                nodev: true,
+                nosuid: true,
+                noexec: true,
+                sync: true,
+                dirsync: true,
+                noatime: true,
+                allow_other: Some(false),
+            },
+        };
         let args = [vec![OsString::from("fuse-client")], background_args(&settings)].concat();
         let Ok(Action::Mount(again)) = parse(args) else { panic!("no mount") };
         assert_eq!(*again, MountSettings { daemon: false, ..settings });

@@ -49,6 +49,7 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
     let (pages, jobs) = kernel_pages();
     let options = FsOptions {
         sync_ahead: settings.sync_ahead,
+        times_follow: settings.times_follow,
         write_behind_bytes: settings.write_behind_bytes,
         ..FsOptions::default()
     };

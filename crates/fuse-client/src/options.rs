@@ -81,6 +81,11 @@ pub struct MountSettings {
     ///
     /// [`FsOptions::sync_ahead`]: client::fs::FsOptions::sync_ahead
     pub sync_ahead: bool,
+    /// Where an fsync always follows writes, their times may reach the metadata service later. Default true; see
+    /// [`FsOptions::times_follow`].
+    ///
+    /// [`FsOptions::times_follow`]: client::fs::FsOptions::times_follow
+    pub times_follow: bool,
     /// Bytes of a file's writes that are answered before the shards have acknowledged them; default 0, at most
     /// [`WRITE_BEHIND_BYTES_MAX`]. See [`FsOptions::write_behind_bytes`].
     ///
@@ -117,6 +122,7 @@ impl MountSettings {
             timeout: Duration::from_secs(30),
             http_listen: None,
             sync_ahead: true,
+            times_follow: true,
             write_behind_bytes: 0,
             telemetry: true,
             log_file: None,
@@ -190,6 +196,7 @@ impl MountSettings {
                 self.http_listen = Some(address);
             }
             ("sync_ahead", Some(value)) => self.sync_ahead = is_true(name, value)?,
+            ("times_follow", Some(value)) => self.times_follow = is_true(name, value)?,
             ("write_behind_bytes", Some(value)) => {
                 self.write_behind_bytes = number(name, value, 0, WRITE_BEHIND_BYTES_MAX)?;
             }

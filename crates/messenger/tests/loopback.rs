@@ -269,7 +269,7 @@ fn other_versions_and_clusters_are_told_why() {
     let (mut stream, _) = other.accept().expect("dialled");
     stream.write_all(&hello).expect("sent");
     assert_eq!(call(&connection, message(ECHO, b"")), Err(CallError::Closed));
-    assert_eq!(log.count("Refused(Version { theirs: 99, ours: 1 })"), 1);
+    assert_eq!(log.count(&format!("Refused(Version {{ theirs: 99, ours: {} }})", protocol::PROTOCOL_VERSION)), 1);
 
     let config = ConnectConfig::new(listener.local_addr(), ClusterId::new(8), "stranger");
     let factory = TestService::factory(&log);

@@ -144,6 +144,9 @@ pub struct SetAttr {
     pub mtime: Option<Timestamp>,
     /// New change time.
     pub ctime: Option<Timestamp>,
+    /// Beside a size or a modification time: later times may follow, as long as the session is alive. If it dies first, mtime and
+    /// ctime become the moment at which that is noticed. Holds until a size or a modification time comes without it.
+    pub times_follow: bool,
 }
 
 /// How a rename treats an existing target (`renameat2`).

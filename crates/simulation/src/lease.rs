@@ -189,7 +189,7 @@ impl Mds {
         let mut mds =
             Self { store, service, config, known: None, owes_sizes: false, tokens: 0, asked: BTreeMap::new() };
         let makers = SessionView { live: [MAKER].into(), last: MAKER, ..SessionView::default() };
-        mds.service.sessions_changed(Duration::ZERO, makers).expect("memory");
+        mds.service.sessions_changed(Duration::ZERO, wall(), makers).expect("memory");
         for o in 0..OBJECTS {
             let op = NamespaceOp::Create {
                 parent: Gfid::ROOT,
@@ -210,7 +210,7 @@ impl Mds {
             Event::Reply { reply: Reply::Attr(attr), .. } => attr.gfid,
             other => panic!("a file is not made: {other:?}"),
         });
-        mds.service.sessions_changed(Duration::ZERO, SessionView::default()).expect("memory");
+        mds.service.sessions_changed(Duration::ZERO, wall(), SessionView::default()).expect("memory");
         assert!(made.eq((0..OBJECTS).map(|o| object(o).gfid)), "the service numbers files otherwise");
         mds
     }
@@ -263,7 +263,7 @@ impl World {
         let MapVersion { epoch, table, .. } = self.map();
         let (live, dead) = (table.live.iter().copied().collect(), table.dead.iter().copied().collect());
         let view = SessionView { live, dead, epoch: *epoch, last: table.last };
-        self.mds.service.sessions_changed(self.mon_now, view).expect("memory");
+        self.mds.service.sessions_changed(self.mon_now, wall(), view).expect("memory");
         self.mds_tells();
         self.mds.owes_sizes = !self.mds.service.size_recovery_next(1).expect("memory").is_empty();
     }

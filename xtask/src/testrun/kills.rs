@@ -5,8 +5,10 @@ use super::rig::{Background, Rig, background};
 use super::{Bench, WRITE_BEHIND};
 use crate::cluster::layout::{ALL, MOUNT, Spec};
 use crate::error::{Context, Outcome, ensure};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A fsync is answered within this time once everything runs again.
 const RECOVER_SECONDS: u64 = 120;
@@ -21,6 +23,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if let Some(rig) = Rig::start("kills", bench, report, |spec| spec)? {
         report.case("kill", "random daemons die under writers, nothing fsynced is lost", || daemons(bench, &rig))?;
         report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, false))?;
+        let age = "the client dies, no file is older than its last fsynced write";
+        report.case("kill", age, || no_file_is_too_old(bench, &rig))?;
         report.case("kill", "everything dies at once, nothing fsynced is lost", || everything(bench, &rig))?;
         rig.finish(bench, report)?;
     }
@@ -178,6 +182,35 @@ fn client(bench: &Bench, rig: &Rig, fsynced_only: bool) -> Outcome {
     bench.interrupt.sleep(Duration::from_secs(1))?;
     writers.stop(bench)?;
     writers.verify(bench, 5)
+}
+
+/// Writes and syncs alternate until times follow (`mount.times_follow`), then the client dies with times untold, later with all
+/// told: no time goes back, and one that was told stays.
+fn no_file_is_too_old(bench: &Bench, rig: &Rig) -> Outcome {
+    let path = rig.area(bench, "age")?.join("log");
+    let modified = || path.metadata().and_then(|found| found.modified()).doing(|| "cannot look at the file");
+    for tells in [false, true] {
+        let begun = SystemTime::now();
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.doing(|| "cannot open the file")?;
+        for block in 0..20 {
+            file.write_all_at(&[block; 4096], 0).doing(|| "cannot write")?;
+            file.sync_all().doing(|| "cannot sync")?;
+        }
+        let seen = modified()?;
+        ensure!(seen >= begun, "modified {seen:?}, before {begun:?}");
+        if tells {
+            // Nothing is written: after two sweeps the service knows all.
+            bench.interrupt.sleep(Duration::from_secs(5))?;
+        }
+        rig.cluster.kill(MOUNT)?;
+        drop(file);
+        rig.cluster.start(MOUNT, &bench.interrupt)?;
+        let after = modified()?;
+        let is_right = if tells { after == seen } else { after > seen };
+        ensure!(is_right, "modified {after:?}, before the client died {seen:?}, all told: {tells}");
+    }
+    Ok(())
 }
 
 fn everything(bench: &Bench, rig: &Rig) -> Outcome {

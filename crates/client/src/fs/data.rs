@@ -4,7 +4,7 @@
 //! leaves no operation inside a file but a write that was sent: that stays until the shards have it, or its session is dead.
 
 use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
-use super::inode::{InodeState, Need, SyncKind, WritePlan};
+use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 const SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes moved at a time by copy_file_range.
 const COPY_BYTES: u64 = 1 << 20;
-/// Files of which the service learns the attributes at once before unmounting.
+/// Files of which the service is told the attributes side by side: it syncs once for all of them.
 const FLUSHES_AT_ONCE: usize = 64;
 /// Bytes looked at a time for data and holes.
 const SEEK_WINDOW: u64 = 1 << 30;
@@ -197,23 +197,29 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// If a sync is expected after this write, its part at the service begins here: times may be durable before the data
-    /// that they tell of, a size may not. True if the shards are to begin, too.
+    /// If a sync is expected after this write, its part at the service begins here. True if the shards are to begin, too.
     fn begin_sync(&self, inode: &Arc<Inode>, plan: &WritePlan, caller: Caller) -> bool {
         if plan.follows == SyncKind::None || !self.shared.options.sync_ahead {
             return false;
         }
-        if plan.follows == SyncKind::Full && !plan.grows && !inode.with(|state| state.has_grown()) {
-            inode.with(|state| state.touched(caller.now));
-            let (fs, inode) = (self.aside(), Arc::clone(inode));
-            self.backend.spawn(async move {
-                if let Err(error) = fs.send_attrs(&inode, SetAttr::default(), true, own_caller()).await {
-                    // They are still to be told; who asks for the sync learns why that fails.
-                    tracing::debug!(gfid = %inode.gfid(), %error, "cannot tell attributes ahead of a sync");
-                }
-            });
+        if plan.follows == SyncKind::Full && !plan.grows && inode.with(|state| state.touch_ahead(caller.now)) {
+            self.tell_ahead(Arc::clone(inode));
         }
         true
+    }
+
+    fn tell_ahead(&self, inode: Arc<Inode>) {
+        let fs = self.aside();
+        self.backend.spawn(async move {
+            if let Err(error) = fs.send_attrs(&inode, SetAttr::default(), fs.fsync_flush(), own_caller()).await {
+                // They are still to be told; who asks for the sync learns why that fails.
+                tracing::debug!(gfid = %inode.gfid(), %error, "cannot tell attributes ahead of a sync");
+            }
+        });
+    }
+
+    fn fsync_flush(&self) -> FlushKind {
+        FlushKind::Sync { times_may_follow: self.shared.options.times_follow }
     }
 
     /// Zeroes what the size would grow over; the caller has the file alone.
@@ -272,12 +278,13 @@ impl<B: Backend> LocalFs<B> {
         if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
     }
 
-    /// Sends what only this mount knows of the file's attributes, and waits until it is on the service's disk, in one trip.
+    /// Sends what only this mount knows of the file's attributes and an fsync promises, and waits until it is on the service's
+    /// disk, in one trip.
     async fn sync_attrs(&self, inode: &Inode, datasync: bool, caller: Caller) -> Result<()> {
         if datasync && inode.with(|state| state.is_size_synced()) {
             return Ok(());
         }
-        match self.send_attrs(inode, SetAttr::default(), true, own_caller()).await {
+        match self.send_attrs(inode, SetAttr::default(), self.fsync_flush(), own_caller()).await {
             Ok(Some(_)) => return Ok(()),
             Ok(None) if self.shared.durable.is_synced(self.backend.term()) => return Ok(()),
             // Nothing to tell, or a file that is gone: what was answered before is synced.
@@ -310,7 +317,8 @@ impl<B: Backend> LocalFs<B> {
         let mtime = set.mtime.or(Some(caller.now));
         // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
         // file zeroes it. The other way round would leave zeros inside the size.
-        let sent = self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, false, caller).await?;
+        let sent =
+            self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, FlushKind::Whole, caller).await?;
         inode.with(InodeState::still_writes)?;
         inode.with(|state| state.truncated(size));
         if size < end {
@@ -429,15 +437,16 @@ impl<B: Backend> LocalFs<B> {
         // Side by side: where nothing answers, both take the whole timeout.
         let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(self.backend.sync_all());
         let names = Box::pin(async {
-            self.flush_all_attrs().await?;
+            self.flush_each(&self.shared.table.all()).await?;
             self.sync_names(own_caller()).await
         });
         join_all([data, names]).await.into_iter().fold(Ok(()), Result::and)
     }
 
-    async fn flush_all_attrs(&self) -> Result<()> {
+    /// Tells the service what it does not know of these files, many at a time.
+    pub(super) async fn flush_each(&self, inodes: &[Arc<Inode>]) -> Result<()> {
         let mut first = Ok(());
-        for batch in self.shared.table.all().chunks(FLUSHES_AT_ONCE) {
+        for batch in inodes.chunks(FLUSHES_AT_ONCE) {
             let results = join_all(batch.iter().map(|inode| self.flush_attrs(inode))).await;
             let silent = results.iter().any(|result| matches!(result, Err(ClientError::TimedOut(_))));
             first = results.into_iter().fold(first, Result::and);

@@ -8,20 +8,24 @@
 //! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
 //!   the size moves past them.
 
+mod following;
 mod habit;
+mod telling;
 
 use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
 use crate::objecter::{FileRef, SizeHint};
+use following::Following;
 use habit::SyncHabit;
 pub use habit::SyncKind;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
-use protocol::namespace::{Attr, Grant, LeaseMode, SetAttr, Timestamp};
+use protocol::namespace::{Attr, Grant, LeaseMode, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
+pub use telling::{Flush, FlushKind, Sent};
 
 /// How an operation shares the file with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,25 +92,6 @@ pub struct WritePlan {
     pub follows: SyncKind,
 }
 
-/// Attributes taken for a flush, and which change they include.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flush {
-    /// What to send.
-    pub set: SetAttr,
-    change: u64,
-}
-
-/// How far a flush came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
-    /// The service may not have it.
-    No,
-    /// The service has it.
-    Told,
-    /// Its disk has it, and all that it was told before.
-    Synced,
-}
-
 /// The machine. See the module.
 #[derive(Debug)]
 pub struct InodeState {
@@ -136,6 +121,11 @@ pub struct InodeState {
     ctime: Timestamp,
     dirty: bool,
     change: u64,
+    /// How many changes there were at the last sweep.
+    change_swept: u64,
+    following: Following,
+    /// The modification time is not that of the last write, but one that a program has set.
+    is_time_set: bool,
     flushing: bool,
     flushed_stamp: u64,
     habit: SyncHabit,
@@ -180,6 +170,9 @@ impl InodeState {
             ctime: Timestamp::default(),
             dirty: false,
             change: 0,
+            change_swept: 0,
+            following: Following::default(),
+            is_time_set: false,
             flushing: false,
             flushed_stamp: 0,
             habit: SyncHabit::default(),
@@ -256,7 +249,7 @@ impl InodeState {
     /// Takes the file alone if nobody has it open or is inside, and the service knows all of it but its data: then the lease
     /// may go back as soon as the data is stable.
     pub fn enter_if_idle(&mut self) -> bool {
-        let idle = self.opens == 0 && self.lease().is_some() && !self.dirty && self.is_quiet();
+        let idle = self.opens == 0 && self.lease().is_some() && !self.has_to_tell() && self.is_quiet();
         let idle = idle && !self.holder.may_be_open();
         self.exclusive |= idle;
         idle
@@ -402,11 +395,14 @@ impl InodeState {
     pub fn closed(&mut self, now: u64) {
         self.opens = self.opens.saturating_sub(1);
         self.last_used = now;
+        if self.opens == 0 {
+            self.following.closed();
+        }
     }
 
     /// May the service be told that the file is closed? If so, opens and other questions wait for `close_done`.
     pub fn try_close(&mut self) -> Option<Ticket> {
-        if self.opens > 0 || self.dirty || !self.is_quiet() {
+        if self.opens > 0 || self.has_to_tell() || !self.is_quiet() {
             return None;
         }
         self.holder.begin_close()
@@ -427,8 +423,11 @@ impl InodeState {
         assert!(self.exclusive, "a lease given back with operations inside");
         self.holder.gave_back(keep);
         self.kernel_cache &= self.lease().is_some();
-        // Only of a file that is gone: the service had no use for them.
-        self.dirty &= self.lease() == Some(LeaseMode::Write);
+        if self.lease() != Some(LeaseMode::Write) {
+            // Only of a file that is gone: the service had no use for them.
+            self.dirty = false;
+            self.following.lease_gone();
+        }
     }
 
     /// The recall that this task began is through: the lease is down to `keep` (`None` if it was not given back).
@@ -440,9 +439,11 @@ impl InodeState {
     /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
     pub fn fenced(&mut self) {
         self.doubts.0 += u64::from(self.lease() == Some(LeaseMode::Write) && self.opens > 0);
-        self.lost |= self.dirty || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
+        let untold = self.dirty && !self.may_follow();
+        self.lost |= untold || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
         self.holder.fenced();
         self.dirty = false;
+        self.following.lease_gone();
         self.kernel_cache = false;
     }
 
@@ -579,6 +580,7 @@ impl InodeState {
     /// The content changed, or is about to.
     pub fn touched(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
+        self.is_time_set = false;
         self.dirty = true;
         self.change += 1;
     }
@@ -601,153 +603,6 @@ impl InodeState {
             self.tail = Tail::Clean;
         }
         self.zeroed(old_end.max(self.size));
-    }
-
-    // ---- attributes
-
-    /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
-    /// before the service was asked: an answer older than our last flush does not know the times that it brought.
-    pub fn merge(&mut self, attr: &mut Attr, asked: u64) {
-        if self.lease().is_none() {
-            self.shown = self.shown.max(attr.size);
-            return;
-        }
-        attr.size = self.size;
-        if self.dirty {
-            attr.mtime = self.mtime;
-            attr.ctime = attr.ctime.max(self.ctime);
-        } else if self.flushed_stamp > asked {
-            // A writer may have told a time that lies before: nobody else sets one without a recall.
-            let is_ours = self.lease() == Some(LeaseMode::Write);
-            attr.mtime = if is_ours { self.mtime } else { attr.mtime.max(self.mtime) };
-            attr.ctime = attr.ctime.max(self.ctime);
-        }
-    }
-
-    /// Takes a change by the user that the holder of the write lease may tell the service later, as the times of a write: of the
-    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone. Only
-    /// while the file is open, so that a close tells it at the latest, and while nobody has it alone, who may be giving the lease
-    /// back. `attr` is what the service would say, and becomes what is so. False: the service has to be told at once.
-    pub fn keep_change(&mut self, set: &SetAttr, attr: &mut Attr, now: Timestamp) -> bool {
-        let SetAttr { mode, uid, gid, size, atime, mtime, ctime } = *set;
-        let is_new = |set: Option<u32>, held: u32| set.is_some_and(|set| set != held);
-        let changes = is_new(mode, attr.mode) || is_new(uid, attr.uid) || is_new(gid, attr.gid);
-        let is_time = mtime.is_none_or(|time| time.nanos < 1_000_000_000);
-        let is_kept =
-            is_time && !changes && size.is_none() && atime.is_none() && ctime.is_none() && *set != SetAttr::default();
-        if !is_kept || self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
-            return false;
-        }
-        self.merge(attr, self.flushed_stamp);
-        (self.mtime, self.ctime) = (mtime.unwrap_or(attr.mtime), now);
-        self.dirty = true;
-        self.change += 1;
-        self.merge(attr, self.flushed_stamp);
-        true
-    }
-
-    /// Is something known here that the service does not know?
-    pub fn is_dirty(&self) -> bool {
-        self.dirty
-    }
-
-    /// Does a task send attributes?
-    pub fn is_flushing(&self) -> bool {
-        self.flushing
-    }
-
-    /// Starts to send attributes; one at a time, so that an older size never arrives after a newer one. `None` while
-    /// another task sends.
-    pub fn begin_flush(&mut self) -> Option<Flush> {
-        if self.flushing {
-            return None;
-        }
-        self.flushing = true;
-        let dirty = self.dirty;
-        let set = SetAttr {
-            size: dirty.then_some(self.size),
-            mtime: dirty.then_some(self.mtime),
-            ctime: dirty.then_some(self.ctime),
-            ..SetAttr::default()
-        };
-        Some(Flush { set, change: self.change })
-    }
-
-    /// The end of `begin_flush`. `stamp` counts flushes of all files.
-    pub fn flush_done(&mut self, flush: Flush, sent: Sent, stamp: u64) {
-        assert!(self.flushing, "a flush ended that nobody began");
-        self.flushing = false;
-        if sent != Sent::No {
-            self.tellings += 1;
-            if sent == Sent::Synced {
-                self.tellings_synced = self.tellings;
-            }
-            self.told_size = flush.set.size.unwrap_or(self.told_size);
-            self.flushed_stamp = stamp;
-            self.dirty &= self.change != flush.change;
-        }
-    }
-
-    /// The service has these attributes now, set by the user: they are the new truth for what is not dirty.
-    pub fn learned(&mut self, attr: &Attr) {
-        if !self.dirty {
-            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
-        }
-    }
-
-    /// Is it longer than the service knows?
-    pub fn has_grown(&self) -> bool {
-        self.size > self.told_size
-    }
-
-    /// Has the service's disk the size, and the file's name, for all that this mount knows?
-    pub fn is_size_synced(&self) -> bool {
-        self.size == self.told_size && self.tellings == self.tellings_synced
-    }
-
-    /// How often the service was told something; hand the number to `tellings_synced` after a sync.
-    pub fn tellings(&self) -> u64 {
-        self.tellings
-    }
-
-    /// The service has brought to its disk what it was told so often.
-    pub fn tellings_synced(&mut self, tellings: u64) {
-        self.tellings_synced = self.tellings_synced.max(tellings);
-    }
-
-    /// Writes acknowledged earlier are lost; reported once, at the next fsync or close.
-    pub fn mark_lost(&mut self) {
-        self.lost = true;
-    }
-
-    /// Has the objecter to be asked what a dead session lost?
-    pub fn is_doubtful(&self) -> bool {
-        self.doubts.1 < self.doubts.0
-    }
-
-    /// How often there was a doubt; hand the number to `doubts_ended`.
-    pub fn doubts(&self) -> u64 {
-        self.doubts.0
-    }
-
-    /// The objecter was asked, for so many doubts.
-    pub fn doubts_ended(&mut self, doubts: u64) {
-        self.doubts.1 = self.doubts.1.max(doubts);
-    }
-
-    /// See `mark_lost`.
-    pub fn take_lost(&mut self) -> bool {
-        std::mem::take(&mut self.lost)
-    }
-
-    /// The file is known to have no `security.capability`.
-    pub fn has_no_capability(&self) -> bool {
-        self.no_capability && self.lease().is_some()
-    }
-
-    /// Whether it has one, as far as is known. Remembered while a lease is held.
-    pub fn set_no_capability(&mut self, none: bool) {
-        self.no_capability = none && self.lease().is_some();
     }
 
     // ---- for the sweeper
@@ -780,7 +635,8 @@ impl InodeState {
 
     fn check_invariants(&self) {
         assert!(!(self.exclusive && self.shared > 0), "a file held alone and shared at once");
-        assert!(!self.dirty || self.lease() == Some(LeaseMode::Write), "changed without the write lease");
+        let writes = self.lease() == Some(LeaseMode::Write);
+        assert!(writes || !self.dirty && !self.following.may_be_marked(), "changed without the write lease");
         assert!(self.write_end >= self.size, "size beyond every write");
     }
 }

@@ -4,7 +4,7 @@
 //! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
 
 use super::errno::{EIO, ENOENT, ESTALE};
-use super::inode::{Access, InodeState, Need, RecallStep, Sent};
+use super::inode::{Access, FlushKind, InodeState, Need, RecallStep, Sent};
 use super::table::{Asking, Entered, Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
@@ -82,21 +82,22 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Sends what only this mount knows of the file's attributes, together with `user`'s changes, in one request.
-    /// With `sync` they are on the service's disk then. Returns the service's answer; `None` if there was nothing to send.
+    /// After an fsync's they are on the service's disk. Returns the service's answer; `None` if there was nothing to send.
     pub(super) async fn send_attrs(
         &self,
         inode: &Inode,
         user: SetAttr,
-        sync: bool,
+        kind: FlushKind,
         caller: Caller,
     ) -> Result<Option<Attr>> {
-        let flush = inode.until(InodeState::begin_flush).await;
+        let flush = inode.until(|state| state.begin_flush(kind)).await;
         let sending = Sending { fs: self, inode, flush: Some(flush) };
         let set = SetAttr {
             size: user.size.or(flush.set.size),
             mtime: user.mtime.or(flush.set.mtime),
             // A change by the user moves ctime to now, which is later than any write's.
             ctime: if user == SetAttr::default() { flush.set.ctime } else { user.ctime },
+            times_follow: flush.set.times_follow,
             ..user
         };
         if set == SetAttr::default() {
@@ -111,10 +112,10 @@ impl<B: Backend> LocalFs<B> {
             self.nothing_behind(inode).await?;
             inode.with(InodeState::still_writes)?;
         }
-        let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync }, caller).await;
+        let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync: flush.sync }, caller).await;
         match reply {
             Ok(Reply::Attr(attr)) => {
-                sending.done(if sync { Sent::Synced } else { Sent::Told });
+                sending.done(if flush.sync { Sent::Synced } else { Sent::Told });
                 inode.with(|state| state.learned(&attr));
                 Ok(Some(attr))
             }
@@ -125,10 +126,10 @@ impl<B: Backend> LocalFs<B> {
 
     /// Sends size and times, as they are now, if only this mount knows them. A file that is gone needs none.
     pub(super) async fn flush_attrs(&self, inode: &Inode) -> Result<()> {
-        if !inode.with(|state| state.is_dirty()) {
+        if !inode.with(|state| state.has_to_tell()) {
             return Ok(());
         }
-        match self.send_attrs(inode, SetAttr::default(), false, own_caller()).await {
+        match self.send_attrs(inode, SetAttr::default(), FlushKind::Whole, own_caller()).await {
             Err(ClientError::Posix(ENOENT)) => Ok(()),
             other => other.map(drop),
         }

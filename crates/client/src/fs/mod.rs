@@ -96,6 +96,11 @@ pub struct FsOptions {
     pub space_age_max: Duration,
     /// An fsync or fdatasync that has always followed so many writes begins with the last of them. Default true.
     pub sync_ahead: bool,
+    /// Where an fsync has always followed the writes of a file and its size stays, the metadata service is told once that later
+    /// times may follow, with a sync, and not of the times of each write until a second without one, a close or a recall. If this
+    /// session dies before, the service takes the moment at which it learns that for both: never earlier than the last write by the same clock.
+    /// Default true.
+    pub times_follow: bool,
     /// Bytes of a file's writes that may be answered as soon as they are queued, before the shards have acknowledged them; beyond them
     /// writes wait, but for one, however large. They do not count as operations in flight; what is kept and on its way has the bounds of
     /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and neither synced nor closed may be lost with this process. Default 0: none.
@@ -109,6 +114,7 @@ impl Default for FsOptions {
             attr_flush_interval: Duration::from_secs(1),
             space_age_max: Duration::from_secs(1),
             sync_ahead: true,
+            times_follow: true,
             write_behind_bytes: 0,
         }
     }

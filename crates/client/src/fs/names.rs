@@ -5,6 +5,7 @@
 //! checked by the kernel (and again by the service), not here.
 
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
+use super::inode::FlushKind;
 use super::lease::unexpected;
 use super::{Backend, LocalFs, Result};
 use crate::error::ClientError;
@@ -107,7 +108,7 @@ impl<B: Backend> LocalFs<B> {
         let asked = self.stamp();
         match self.shared.table.get(gfid) {
             None => self.ask_attr("setattr", NamespaceOp::SetAttr { gfid, set, sync: false }, caller).await,
-            Some(inode) => match self.send_attrs(&inode, set, false, caller).await? {
+            Some(inode) => match self.send_attrs(&inode, set, FlushKind::Whole, caller).await? {
                 Some(attr) => Ok(self.merged(attr, asked)),
                 None => self.getattr(gfid, caller).await,
             },

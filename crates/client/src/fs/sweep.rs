@@ -3,7 +3,7 @@
 
 use super::inode::{InodeState, RecallStep};
 use super::table::Inode;
-use super::{Backend, LocalFs, WHOLE_FILE, own_caller};
+use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use protocol::namespace::NamespaceOp;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,30 +14,37 @@ const RECLAIM_BATCH: usize = 4096;
 impl<B: Backend> LocalFs<B> {
     /// One round.
     pub(super) async fn sweep(&self) {
-        let mut cached: Vec<(u64, Arc<Inode>)> = Vec::new();
+        let (mut due, mut idle, mut cached) = (Vec::new(), Vec::new(), Vec::new());
         for inode in self.shared.table.all() {
-            if inode.with(|state| state.is_behind()) {
-                self.flush_aside(inode);
-                continue;
+            let (is_due, is_idle, is_behind, since) = inode
+                .with(|state| (state.is_due_at_sweep(), state.opens() == 0, state.is_behind(), state.cached_since()));
+            match (is_behind, is_idle) {
+                (true, _) if is_due || is_idle => self.flush_aside(inode),
+                (false, true) => {
+                    cached.extend(since.map(|since| (since, Arc::clone(&inode))));
+                    idle.push(inode);
+                }
+                (false, false) if is_due => due.push(inode),
+                _ => {}
             }
-            let (dirty, idle, since) = inode.with(|state| (state.is_dirty(), state.opens() == 0, state.cached_since()));
-            let result = match (dirty, idle) {
-                (_, true) => self.settle(&inode).await,
-                (true, false) => self.flush_attrs(&inode).await,
-                (false, false) => Ok(()),
-            };
-            if let Err(error) = result {
-                // The session is in trouble, and with it every other file: the next round tries again.
-                tracing::debug!(gfid = %inode.gfid(), %error, "cannot flush attributes");
-                return;
-            }
-            if let Some(since) = since {
-                cached.push((since, inode));
-            }
+        }
+        if let Err(error) = self.tell_and_settle(due, idle).await {
+            // The session is in trouble, and with it every file: the next round tries again.
+            tracing::debug!(%error, "cannot flush attributes");
+            return;
         }
         self.evict(cached).await;
         self.shared.table.sweep();
         self.shared.usage.sweep(Instant::now());
+    }
+
+    /// Takes the files, so that the table can forget them.
+    async fn tell_and_settle(&self, due: Vec<Arc<Inode>>, idle: Vec<Arc<Inode>>) -> Result<()> {
+        self.flush_each(&due).await?;
+        for inode in &idle {
+            self.settle(inode).await?;
+        }
+        Ok(())
     }
 
     /// Tells what is to be told of a file once the shards have acknowledged its writes, for which the others need not wait.

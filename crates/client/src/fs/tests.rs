@@ -4,6 +4,7 @@ mod behind;
 mod syncing;
 
 use super::expiry::Watch;
+use super::inode::FlushKind;
 use super::*;
 use crate::objecter::{Behind, Ending, SizeHint};
 use crate::session::Answered;
@@ -982,7 +983,7 @@ fn a_truncation_that_waited_does_not_go_on_in_the_next_session() {
     block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2))).expect("write");
     block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
     let inode = fs.shared.table.get(gfid).expect("known");
-    let flush = inode.with(super::inode::InodeState::begin_flush).expect("none is under way");
+    let flush = inode.with(|state| state.begin_flush(FlushKind::Whole)).expect("none is under way");
     let mut cut = pin!(fs.setattr(gfid, truncate(1), at(3)));
     assert!(look!(cut).is_pending());
     block_on(next_session(fs));

@@ -99,7 +99,7 @@ impl Adapter {
             size,
             atime: atime.map(|time| time_or_now(time, caller.now)),
             mtime: mtime.map(|time| time_or_now(time, caller.now)),
-            ctime: None,
+            ..SetAttr::default()
         };
         let began = self.times.of(RequestKind::SetAttr).begin();
         if let Some(attr) = self.fs.keep_setattr(file, &set, caller) {

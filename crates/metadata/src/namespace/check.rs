@@ -129,7 +129,7 @@ impl Survey {
             if self.purges.contains(&gfid) {
                 self.problems.push(format!("{gfid}: to be purged, but alive"));
             }
-            if self.unsized_files.contains(&gfid) && !inode.size_uncertain {
+            if self.unsized_files.contains(&gfid) && !inode.doubt.of_size() {
                 self.problems.push(format!("{gfid}: size to be recovered, but certain"));
             }
         }

@@ -4,6 +4,47 @@ use protocol::namespace::{Attr, FileKind, Timestamp};
 use protocol::{Gfid, PoolId};
 use serde::{Deserialize, Serialize};
 
+/// What of an inode may not be so. A bit for each, in the place of what was a flag for the size alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Doubt {
+    Nothing,
+    /// A writer died: there may be data beyond the size.
+    Size,
+    /// Whoever writes the file may know later times.
+    Times,
+    /// Both.
+    SizeAndTimes,
+}
+
+impl Doubt {
+    pub fn of_size(self) -> bool {
+        matches!(self, Self::Size | Self::SizeAndTimes)
+    }
+
+    pub fn of_times(self) -> bool {
+        matches!(self, Self::Times | Self::SizeAndTimes)
+    }
+
+    /// The same of the times, and this of the size.
+    pub fn with_size(self, doubtful: bool) -> Self {
+        Self::new(doubtful, self.of_times())
+    }
+
+    /// The same of the size, and this of the times.
+    pub fn with_times(self, doubtful: bool) -> Self {
+        Self::new(self.of_size(), doubtful)
+    }
+
+    fn new(size: bool, times: bool) -> Self {
+        match (size, times) {
+            (false, false) => Self::Nothing,
+            (true, false) => Self::Size,
+            (false, true) => Self::Times,
+            (true, true) => Self::SizeAndTimes,
+        }
+    }
+}
+
 /// What is known of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inode {
@@ -24,8 +65,7 @@ pub(super) struct Inode {
     pub xattrs: u32,
     /// Bytes of their names, each with its NUL.
     pub xattr_list_bytes: u32,
-    /// A writer died: there may be data beyond `size`.
-    pub size_uncertain: bool,
+    pub doubt: Doubt,
     /// Of a symbolic link, else empty.
     pub target: Vec<u8>,
 }
@@ -69,7 +109,7 @@ impl Inode {
             parent,
             xattrs: 0,
             xattr_list_bytes: 0,
-            size_uncertain: false,
+            doubt: Doubt::Nothing,
             target: Vec::new(),
         }
     }
@@ -116,4 +156,26 @@ pub(super) struct Purge {
     pub pool: PoolId,
     pub size: u64,
     pub probe: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubts_are_stored_as_the_flag_that_they_replace() {
+        for (doubt, byte) in [(Doubt::Nothing, 0), (Doubt::Size, 1), (Doubt::Times, 2), (Doubt::SizeAndTimes, 3)] {
+            assert_eq!(postcard::to_stdvec(&doubt).expect("encodes"), [byte]);
+        }
+        assert_eq!(postcard::to_stdvec(&true).expect("encodes"), [1]);
+    }
+
+    #[test]
+    fn one_doubt_leaves_the_other() {
+        for (size, times) in [(false, false), (false, true), (true, false), (true, true)] {
+            let doubt = Doubt::Nothing.with_size(size).with_times(times);
+            assert_eq!((doubt.of_size(), doubt.of_times()), (size, times));
+            assert_eq!(doubt, Doubt::SizeAndTimes.with_times(times).with_size(size));
+        }
+    }
 }

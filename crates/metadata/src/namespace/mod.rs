@@ -51,7 +51,9 @@ use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
+/// All of it reads the same: since then an inode may be in doubt of its times.
+const FORMAT_VERSION_BEFORE: u32 = 1;
 /// Inode numbers reserved at a time: a restart skips at most this many.
 const INODES_RESERVED: u64 = 4096;
 /// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
@@ -131,6 +133,7 @@ impl<S: Store> Namespace<S> {
             None => Self::format(&mut overlay, now)?,
             Some(raw) => match postcard::from_bytes::<u32>(&raw) {
                 Ok(FORMAT_VERSION) => {}
+                Ok(FORMAT_VERSION_BEFORE) => overlay.put(keys::FORMAT.to_vec(), &FORMAT_VERSION),
                 Ok(other) => {
                     return Err(StoreError::Format { found: other.to_string(), expected: FORMAT_VERSION });
                 }

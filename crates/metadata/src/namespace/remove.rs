@@ -4,7 +4,7 @@
 //! [`Namespace::reap`]. The size in a purge entry is what was last recorded; when a writer died before it told the size,
 //! `probe` is set and there may be objects beyond it: the purger asks the shards how far the file's data reaches.
 
-use super::inode::{Found, Inode, Place, Purge};
+use super::inode::{Doubt, Found, Inode, Place, Purge};
 use super::overlay::{corrupt, decode};
 use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
@@ -93,11 +93,11 @@ impl<S: Store> Namespace<S> {
                 self.overlay.delete(key);
             }
         }
-        if inode.size_uncertain {
+        if inode.doubt.of_size() {
             self.forget_unsized(gfid)?;
         }
         if inode.kind == FileKind::Regular {
-            let purge = Purge { pool: inode.pool, size: inode.size, probe: inode.size_uncertain };
+            let purge = Purge { pool: inode.pool, size: inode.size, probe: inode.doubt.of_size() };
             self.overlay.put(keys::of_gfid(keys::PURGE, gfid), &purge);
             self.counters.purges += 1;
             self.counters.purge_from = self.counters.purge_from.min(gfid);
@@ -177,16 +177,22 @@ impl<S: Store> Namespace<S> {
         Ok(())
     }
 
-    /// Notes that a writer of the file died: its size is to be recovered. Returns false if the file does not exist.
+    /// Notes that a writer of the file died: its size is to be recovered, and times that were to follow are `now` at the latest.
+    /// Returns false if the file does not exist.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn size_lost(&mut self, gfid: Gfid) -> Result<bool, StoreError> {
+    pub fn writer_lost(&mut self, gfid: Gfid, now: Timestamp) -> Result<bool, StoreError> {
         let Some(mut found) = self.load(gfid)? else { return Ok(false) };
         if found.inode.kind != FileKind::Regular {
             return Ok(false);
         }
-        found.inode.size_uncertain = true;
+        let inode = &mut found.inode;
+        if inode.doubt.of_times() {
+            inode.mtime = inode.mtime.max(now);
+            inode.ctime = inode.ctime.max(now);
+        }
+        inode.doubt = Doubt::Size;
         self.save(found);
         let key = keys::of_gfid(keys::UNSIZED, gfid);
         if !self.overlay.contains(&key)? {
@@ -230,7 +236,7 @@ impl<S: Store> Namespace<S> {
         }
         let Some(mut found) = self.load(gfid)? else { return Ok(()) };
         let inode = &mut found.inode;
-        inode.size_uncertain = false;
+        inode.doubt = inode.doubt.with_size(false);
         if end > inode.size {
             inode.size = end;
             inode.mtime = inode.mtime.max(now);

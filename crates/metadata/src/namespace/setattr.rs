@@ -11,7 +11,8 @@ use std::ops::ControlFlow;
 const XATTR_NAME_BYTES_MAX: usize = 255;
 
 impl<S: Store> Namespace<S> {
-    /// Sets exactly what is asked. A length without mtime is a truncate: mtime becomes now.
+    /// Sets what is asked. A length without mtime is a truncate: mtime becomes now. A ctime is told by a writer, who does not know of
+    /// renames and links, and does not go back.
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
         let inode = &mut found.inode;
@@ -33,7 +34,10 @@ impl<S: Store> Namespace<S> {
         inode.gid = set.gid.unwrap_or(inode.gid);
         inode.atime = set.atime.unwrap_or(inode.atime);
         inode.mtime = set.mtime.unwrap_or(inode.mtime);
-        inode.ctime = set.ctime.unwrap_or(now);
+        inode.ctime = set.ctime.map_or(now, |told| told.max(inode.ctime));
+        if set.size.is_some() || set.mtime.is_some() {
+            inode.doubt = inode.doubt.with_times(set.times_follow);
+        }
         let attr = found.attr();
         self.save(found);
         Ok(attr)

@@ -331,6 +331,18 @@ fn large_directory_lists_every_entry_that_stays_exactly_once() {
 }
 
 #[test]
+fn the_format_before_is_raised() {
+    let mut store = MemoryStore::default();
+    let mut ns = Namespace::open(store.clone(), at(0)).expect("open");
+    ns.commit().expect("store works");
+    let version = |number: u32| postcard::to_stdvec(&number).expect("encodes");
+    store.commit([(keys::FORMAT.to_vec(), Some(version(1)))].into()).expect("commit");
+    let mut ns = Namespace::open(store.clone(), at(1)).expect("it reads the same");
+    ns.commit().expect("store works");
+    assert_eq!(store.get(keys::FORMAT).expect("store works"), Some(version(2)));
+}
+
+#[test]
 fn another_format_is_refused() {
     let mut store = MemoryStore::default();
     let version = postcard::to_stdvec(&(FORMAT_VERSION + 1)).expect("encodes");

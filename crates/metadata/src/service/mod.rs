@@ -240,11 +240,11 @@ impl<S: Store> Service<S> {
         ControlFlow::Continue(pending)
     }
 
-    /// The cluster map has changed.
+    /// The cluster map has changed. `wall` is the time for files whose writer died before it told theirs.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn sessions_changed(&mut self, now: Duration, view: SessionView) -> Result<(), StoreError> {
+    pub fn sessions_changed(&mut self, now: Duration, wall: Timestamp, view: SessionView) -> Result<(), StoreError> {
         if self.view.is_none() {
             self.grace_until = Some(now + self.config.grace_max);
         }
@@ -260,7 +260,7 @@ impl<S: Store> Service<S> {
                     self.fence_locks(session);
                     self.alone.leave(session);
                 }
-                Some(Standing::Gone) => self.end_session(now, session)?,
+                Some(Standing::Gone) => self.end_session(now, session, wall)?,
                 _ => {}
             }
         }

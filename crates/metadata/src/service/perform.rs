@@ -13,10 +13,14 @@ impl<S: Store> Service<S> {
         if let NamespaceOp::Lock { gfid, owner, op } = pending.request.op {
             return self.lock(now, &pending, (gfid, owner, op));
         }
-        let Pending { request, repeated, .. } = pending;
+        let Pending { mut request, repeated, .. } = pending;
         let session = request.session;
         if self.full && repeated.is_none() && is_growing(&request.op) {
             return Ok(Some(Reply::Errno(libc::ENOSPC)));
+        }
+        if let NamespaceOp::SetAttr { gfid, set, .. } = &mut request.op {
+            // Only the death of a writer ends it.
+            set.times_follow &= self.leases.held(*gfid, session) == Some(LeaseMode::Write);
         }
         let reply = match &request.op {
             NamespaceOp::Open { gfid, .. } => self.open_file(session, *gfid)?,

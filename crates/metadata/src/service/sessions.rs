@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Grant, Reply, Request};
+use protocol::namespace::{Grant, Reply, Request, Timestamp};
 use protocol::{Epoch, Gfid, Rule, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -90,8 +90,9 @@ impl<S: Store> Service<S> {
         Some(Grant { mode, token, epoch: self.heard })
     }
 
-    /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered.
-    pub(super) fn end_session(&mut self, now: Duration, session: SessionId) -> Result<(), StoreError> {
+    /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered, and times
+    /// that were to follow become `wall`.
+    pub(super) fn end_session(&mut self, now: Duration, session: SessionId, wall: Timestamp) -> Result<(), StoreError> {
         self.fence_locks(session);
         self.locks.end_session(session);
         self.settle_locks(now);
@@ -99,7 +100,8 @@ impl<S: Store> Service<S> {
         let released = self.leases.release(now, session);
         for &gfid in &released.written {
             self.namespace.set_writer(gfid, None);
-            if self.namespace.size_lost(gfid)? {
+            if self.namespace.writer_lost(gfid, wall)? {
+                self.alone.disturb();
                 self.leases.recover(gfid, now + self.config.recovery_wait);
             }
         }

@@ -10,6 +10,8 @@ use protocol::{Epoch, PoolId};
 const A: SessionId = SessionId::new(1);
 const B: SessionId = SessionId::new(2);
 const POOL: PoolId = PoolId::new(1);
+/// What the clock says when a session is seen to be dead, in seconds.
+const DEATH: i64 = 20;
 
 /// A service with its clock and the clients' request numbers.
 struct Rig {
@@ -46,7 +48,9 @@ impl Rig {
     }
 
     fn sessions(&mut self, live: &[SessionId], dead: &[SessionId]) -> Vec<Event> {
-        self.service.sessions_changed(Duration::from_millis(self.now), view(live, dead)).expect("store works");
+        self.service
+            .sessions_changed(Duration::from_millis(self.now), wall(DEATH), view(live, dead))
+            .expect("store works");
         self.turn()
     }
 
@@ -398,6 +402,66 @@ fn dead_writers_file_waits_for_resolution_and_size() {
     assert!(matches!(rig.answer(&events), Reply::Opened { attr, .. } if attr.size == 4096));
     assert_eq!(rig.service.size_recovery_next(10).expect("store works"), []);
     rig.check();
+}
+
+fn written(rig: &mut Rig, gfid: Gfid, mtime: Timestamp, times_follow: bool) {
+    let set = SetAttr { size: Some(4), mtime: Some(mtime), ctime: Some(mtime), times_follow, ..SetAttr::default() };
+    rig.call(A, NamespaceOp::SetAttr { gfid, set, sync: false });
+}
+
+/// Modification and change time once session A is dead, closed files and all.
+fn times_after_death(rig: &mut Rig, gfid: Gfid) -> (Timestamp, Timestamp) {
+    rig.sessions(&[B], &[A]);
+    rig.sessions(&[B], &[]);
+    rig.service.size_recovered(Duration::ZERO, gfid, 4, wall(30)).expect("store works");
+    let Reply::Attr(attr) = rig.call(B, NamespaceOp::GetAttr { gfid }) else { panic!("no such file") };
+    rig.check();
+    (attr.mtime, attr.ctime)
+}
+
+#[test]
+fn times_that_were_to_follow_are_those_of_the_death_also_after_a_restart() {
+    for restarts in [false, true] {
+        let mut rig = Rig::new();
+        let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+        written(&mut rig, gfid, wall(7), true);
+        rig.call(
+            A,
+            NamespaceOp::SetAttr { gfid, set: SetAttr { mode: Some(0o600), ..SetAttr::default() }, sync: false },
+        );
+        let term = rig.service.alone_term();
+        if restarts {
+            rig.restart();
+        }
+        assert_eq!(times_after_death(&mut rig, gfid), (wall(DEATH), wall(DEATH)));
+        assert_ne!(rig.service.alone_term(), term, "whoever knows older times forgets them");
+    }
+}
+
+#[test]
+fn a_death_moves_no_times_that_were_told_and_none_back() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    written(&mut rig, gfid, wall(7), true);
+    written(&mut rig, gfid, wall(8), false);
+    assert_eq!(times_after_death(&mut rig, gfid), (wall(8), wall(8)));
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    written(&mut rig, gfid, wall(DEATH + 1), true);
+    assert_eq!(times_after_death(&mut rig, gfid), (wall(DEATH + 1), wall(DEATH + 1)), "its clock is ahead");
+}
+
+#[test]
+fn times_follow_only_a_writer_and_a_ctime_does_not_go_back() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    written(&mut rig, gfid, wall(2), false);
+    rig.call(A, give_back(gfid, Some(LeaseMode::Read), SetAttr::default()));
+    let set = SetAttr { mtime: Some(wall(3)), ctime: Some(wall(3)), times_follow: true, ..SetAttr::default() };
+    rig.call(A, NamespaceOp::SetAttr { gfid, set, sync: false });
+    rig.call(A, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+    let times = times_after_death(&mut rig, gfid);
+    assert_eq!(times, (wall(3), wall(5)), "it was created at 5, which the writer did not know");
 }
 
 #[test]

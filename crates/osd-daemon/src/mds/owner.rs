@@ -244,7 +244,7 @@ impl Owner {
         let (live, dead) = (of(SessionState::Live), of(SessionState::Dead));
         let view = SessionView { live, dead, epoch: map.epoch, last: map.last_session };
         self.sessions.retain(|session, _| view.live.contains(session) || *session > view.last);
-        self.service.sessions_changed(now, view)
+        self.service.sessions_changed(now, wall_clock(), view)
     }
 
     fn maybe_sync(&mut self, now: Duration) -> Result<(), StoreError> {

@@ -35,6 +35,11 @@ impl SyncHabit {
         if self.times >= TIMES && self.writes == writes { follows } else { SyncKind::None }
     }
 
+    /// Does this sync always come in the same way?
+    pub(super) fn has(&self, sync: SyncKind) -> bool {
+        self.times >= TIMES && self.last.1 == sync
+    }
+
     /// The file is to be synced.
     pub(super) fn sync_begins(&mut self, sync: SyncKind) {
         let this = (std::mem::take(&mut self.writes), sync);

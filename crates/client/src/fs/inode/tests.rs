@@ -1,5 +1,5 @@
 use super::*;
-use protocol::namespace::FileKind;
+use protocol::namespace::{FileKind, SetAttr};
 
 fn time(secs: i64) -> Timestamp {
     Timestamp { secs, nanos: 0 }
@@ -58,7 +58,7 @@ fn an_upgrade_keeps_what_is_dirty_and_an_open_asks_for_no_less() {
     state.leave(Access::Shared);
     let ticket = state.try_close();
     assert_eq!(ticket, None, "dirty");
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!((flush.set.size, flush.set.mtime), (Some(50), Some(time(9))));
     state.flush_done(flush, Sent::Told, 1);
     let ticket = state.try_close().expect("nothing is left to say");
@@ -214,22 +214,22 @@ fn an_append_after_another_mounts_cut_leaves_no_hole() {
 fn a_change_during_a_flush_stays_dirty() {
     let mut state = leased(LeaseMode::Write, 0);
     state.wrote(10, time(2));
-    let flush = state.begin_flush().expect("idle");
-    assert!(state.begin_flush().is_none(), "one at a time");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
+    assert!(state.begin_flush(FlushKind::Whole).is_none(), "one at a time");
     state.wrote(20, time(3));
     state.flush_done(flush, Sent::Told, 1);
-    assert!(state.is_dirty());
-    let flush = state.begin_flush().expect("idle");
+    assert!(state.has_to_tell());
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!(flush.set.size, Some(20));
     state.flush_done(flush, Sent::No, 2);
-    assert!(state.is_dirty(), "not sent");
+    assert!(state.has_to_tell(), "not sent");
 }
 
 #[test]
 fn an_answer_older_than_a_flush_does_not_turn_time_back() {
     let mut state = leased(LeaseMode::Write, 0);
     state.wrote(10, time(5));
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Told, 8);
     let mut old = attr(0);
     state.merge(&mut old, 7);
@@ -240,7 +240,7 @@ fn an_answer_older_than_a_flush_does_not_turn_time_back() {
     state.opened();
     let earlier = SetAttr { mtime: Some(time(0)), ..SetAttr::default() };
     assert!(state.keep_change(&earlier, &mut attr(10), time(20)));
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Told, 9);
     let mut old = attr(10);
     state.merge(&mut old, 8);
@@ -254,7 +254,7 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     let same = SetAttr { mode: Some(0o644), uid: Some(0), gid: Some(0), ..SetAttr::default() };
     let mut shown = attr(10);
     assert!(!state.keep_change(&utimes, &mut shown, time(20)), "no close would tell it");
-    assert!(!state.is_dirty());
+    assert!(!state.has_to_tell());
     state.opened();
     assert!(state.keep_change(&utimes, &mut shown, time(20)));
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(20)));
@@ -274,11 +274,11 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     for set in told {
         assert!(!state.keep_change(&set, &mut attr(10), time(22)), "{set:?}");
     }
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!((flush.set.mtime, flush.set.ctime), (Some(time(3)), Some(time(21))));
     assert!(state.keep_change(&utimes, &mut attr(10), time(23)), "while it is told");
     state.flush_done(flush, Sent::Told, 1);
-    assert!(state.is_dirty(), "what came meanwhile is still to be told");
+    assert!(state.has_to_tell(), "what came meanwhile is still to be told");
     assert_eq!(state.try_enter(ALONE, false), Entry::Entered);
     assert!(!state.keep_change(&utimes, &mut attr(10), time(24)), "the lease may be on its way back");
     state.leave(Access::Exclusive);
@@ -353,19 +353,19 @@ fn a_size_is_synced_when_all_that_was_told_is() {
     assert!(state.is_size_synced());
     state.wrote(10, time(2));
     assert!(!state.is_size_synced(), "not told");
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Told, 1);
     assert!(!state.is_size_synced(), "told, not synced");
     let before = state.tellings();
     state.wrote(20, time(3));
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Told, 2);
     state.tellings_synced(before);
     assert!(!state.is_size_synced(), "told after the sync began");
     state.tellings_synced(state.tellings());
     assert!(state.is_size_synced());
     state.wrote(30, time(4));
-    let flush = state.begin_flush().expect("idle");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Synced, 3);
     assert!(state.is_size_synced(), "told and synced at once");
     state.wrote(30, time(5));
@@ -383,4 +383,32 @@ fn a_window_has_room_for_one_write_and_for_more_that_fit() {
     state.behind_ended(5);
     state.behind_ended(3);
     assert!(!state.is_behind());
+}
+
+/// A write at this time, and the flush of the fsync after it.
+fn fsync(state: &mut InodeState, time_of_write: i64) -> Flush {
+    state.begin_write(0, 4, false).expect("no gap");
+    state.wrote(4, time(time_of_write));
+    state.sync_asked(SyncKind::Full);
+    state.begin_flush(FlushKind::Sync { times_may_follow: true }).expect("idle")
+}
+
+#[test]
+fn a_mark_of_a_dead_session_does_not_count_in_the_next() {
+    let mut state = leased(LeaseMode::Write, 10);
+    let mut flush = fsync(&mut state, 2);
+    for time in 3.. {
+        if flush.set.times_follow {
+            break;
+        }
+        state.flush_done(flush, Sent::Synced, 1);
+        flush = fsync(&mut state, time);
+    }
+    state.fenced();
+    let Entry::Acquire(ticket, LeaseMode::Write) = state.try_enter(WRITE, false) else { panic!("no lease yet") };
+    assert!(state.granted(ticket, &attr(10), Grant { token: 2, ..grant(LeaseMode::Write) }));
+    state.flush_done(flush, Sent::Synced, 2);
+    assert!(!state.has_to_tell());
+    let flush = fsync(&mut state, 99);
+    assert_eq!(flush.set.mtime, Some(time(99)), "the service has to be told");
 }

@@ -102,9 +102,14 @@ fn used_to_sync(fs: &LocalFs<Model>, gfid: Gfid, datasync: bool) {
     fs.backend.world.borrow_mut().syncs_ahead = 0;
 }
 
+/// A mount that tells the times of every write before an fsync is answered.
+fn telling_mounts() -> Vec<Rc<LocalFs<Model>>> {
+    mounts_with(&FsOptions { times_follow: false, ..options() }, &no_kernel(), 1)
+}
+
 #[test]
 fn an_fsync_that_always_follows_begins_with_the_write() {
-    let mounts = mounts(1);
+    let mounts = telling_mounts();
     let fs = &mounts[0];
     fs.backend.world.borrow_mut().alone = true;
     let gfid = synced_file(fs);
@@ -142,7 +147,7 @@ fn an_fdatasync_that_always_follows_tells_nothing_ahead() {
 
 #[test]
 fn a_failure_ahead_of_an_fsync_is_for_the_fsync_to_tell() {
-    let mounts = mounts(1);
+    let mounts = telling_mounts();
     let fs = &mounts[0];
     let gfid = synced_file(fs);
     used_to_sync(fs, gfid, false);
@@ -188,4 +193,222 @@ fn a_write_through_a_synchronous_handle_is_done_once_it_is_synced() {
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(6)).await.expect("no sync");
         assert!(unstable().is_some());
     });
+}
+
+/// What the service was told since it was looked last: the size, the modification time, and whether times may follow. Everything
+/// that has to do with these was synced.
+fn told_of_times(fs: &LocalFs<Model>) -> Vec<(Option<u64>, Option<Timestamp>, bool)> {
+    let told = std::mem::take(&mut fs.backend.world.borrow_mut().told);
+    assert!(told.iter().all(|(_, sync)| *sync), "without a sync a loss of power brings older times and the mark back");
+    told.iter().map(|(set, _)| (set.size, set.mtime, set.times_follow)).collect()
+}
+
+fn write_at(fs: &LocalFs<Model>, gfid: Gfid, offset: u64, time: i64) {
+    block_on(fs.write(gfid, offset, Bytes::from_static(b"DATA"), PLACED, at(time))).expect("write");
+}
+
+fn fsync_at(fs: &LocalFs<Model>, gfid: Gfid, time: i64) {
+    block_on(fs.fsync(gfid, false, at(time))).expect("fsync");
+}
+
+/// A file of four bytes whose every write is followed by an fsync, so that the service knows that times may follow.
+fn marked_file(fs: &LocalFs<Model>) -> Gfid {
+    fs.backend.world.borrow_mut().alone = true;
+    let gfid = synced_file(fs);
+    used_to_sync(fs, gfid, false);
+    let rounds_of_a_mark = (0..).find(|_| {
+        write_at(fs, gfid, 0, 3);
+        fsync_at(fs, gfid, 3);
+        told_of_times(fs).iter().any(|(_, _, follows)| *follows)
+    });
+    assert!(rounds_of_a_mark.is_some());
+    write_at(fs, gfid, 0, 4);
+    fsync_at(fs, gfid, 4);
+    assert_eq!(asked(fs), (vec![], 0), "it was told with the last sync before");
+    gfid
+}
+
+#[test]
+fn times_follow_where_an_fsync_always_does() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    fs.backend.world.borrow_mut().alone = true;
+    let gfid = synced_file(fs);
+    for time in 3..7 {
+        write_at(fs, gfid, 0, time);
+        fsync_at(fs, gfid, time);
+        assert_eq!(told_of_times(fs), [(Some(4), Some(at(time).now), time == 6)], "a mark is earned");
+    }
+    for time in 7..9 {
+        write_at(fs, gfid, 0, time);
+        fsync_at(fs, gfid, time);
+        block_on(fs.sweep());
+        assert_eq!(asked(fs), (vec![], 0));
+        assert!(fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"), "the data is synced");
+        assert_eq!(block_on(fs.getattr(gfid, at(9))).expect("stat").mtime, at(time).now);
+    }
+    block_on(fs.sweep());
+    assert_eq!(told_of_times(fs), [(Some(4), Some(at(8).now), false)], "a sweep found nothing new");
+    block_on(fs.sweep());
+    assert_eq!(told_of_times(fs), []);
+}
+
+#[test]
+fn times_that_followed_are_told_with_a_close_a_recall_and_a_size() {
+    type End = fn(&[Rc<LocalFs<Model>>], Gfid);
+    let truncated: End = |mounts, gfid| {
+        block_on(mounts[0].setattr(gfid, truncate(4), at(4))).map(drop).expect("truncate");
+    };
+    let ends: [(&str, End, u64, i64); 6] = [
+        ("close", |mounts, gfid| block_on(mounts[0].release(gfid)).expect("close"), 4, 4),
+        ("recall", |mounts, gfid| _ = block_on(mounts[1].getattr(gfid, at(9))).expect("stat"), 4, 4),
+        ("truncation", truncated, 4, 4),
+        (
+            "chmod",
+            |mounts, gfid| {
+                let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                block_on(mounts[0].setattr(gfid, mode, at(9))).map(drop).expect("chmod");
+            },
+            4,
+            4,
+        ),
+        ("syncfs", |mounts, _| block_on(mounts[0].sync_everything()).expect("syncfs"), 4, 4),
+        (
+            "growth",
+            |mounts, gfid| {
+                write_at(&mounts[0], gfid, 4, 7);
+                fsync_at(&mounts[0], gfid, 7);
+            },
+            8,
+            7,
+        ),
+    ];
+    for (what, end, size, time) in ends {
+        let mounts = mounts(2);
+        let gfid = marked_file(&mounts[0]);
+        end(&mounts, gfid);
+        assert_eq!(told_of_times(&mounts[0]), [(Some(size), Some(at(time).now), false)], "{what}");
+        mounts[0].backend.world.borrow_mut().syncs = 0;
+        let stored = mounts[0].backend.with(gfid, |stored| stored.attr).expect("there");
+        assert_eq!((stored.size, stored.mtime), (size, at(time).now), "{what}");
+    }
+}
+
+#[test]
+fn a_time_that_a_program_sets_does_not_follow() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = marked_file(fs);
+    let utimes = SetAttr { mtime: Some(at(1).now), ..SetAttr::default() };
+    block_on(fs.setattr(gfid, utimes, at(5))).expect("utimes");
+    assert_eq!(told_of_times(fs), [], "kept here");
+    fsync_at(fs, gfid, 6);
+    assert_eq!(told_of_times(fs), [(Some(4), Some(at(1).now), false)], "the service would say when the session died");
+    write_at(fs, gfid, 0, 7);
+    fsync_at(fs, gfid, 7);
+    let (_, _, follows) = told_of_times(fs)[0];
+    assert!(!follows, "two syncs without a write between them: the habit is broken");
+}
+
+#[test]
+fn an_fsync_after_other_changes_asks_where_times_follow() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = marked_file(fs);
+    create(fs, "other");
+    write_at(fs, gfid, 0, 5);
+    fsync_at(fs, gfid, 5);
+    assert_eq!(asked(fs), (vec![], 1), "the new name is not synced yet");
+    fs.backend.world.borrow_mut().alone = false;
+    write_at(fs, gfid, 0, 6);
+    fsync_at(fs, gfid, 6);
+    assert_eq!(asked(fs), (vec![], 1), "another mount may have changed the mode");
+}
+
+#[test]
+fn a_mark_that_was_not_answered_does_not_count() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    fs.backend.world.borrow_mut().alone = true;
+    let gfid = synced_file(fs);
+    used_to_sync(fs, gfid, false);
+    // The next one sets the mark.
+    write_at(fs, gfid, 0, 3);
+    fsync_at(fs, gfid, 3);
+    told_of_times(fs);
+    fs.backend.world.borrow_mut().refuses_to_sync = true;
+    write_at(fs, gfid, 0, 5);
+    assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), true)], "ahead of the fsync");
+    block_on(fs.sweep());
+    assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), false)], "it may have arrived, and is taken back");
+    assert_eq!(block_on(fs.fsync(gfid, false, at(5))).expect_err("refused").errno(), errno::EIO);
+    fs.backend.world.borrow_mut().refuses_to_sync = false;
+    told_of_times(fs);
+    fsync_at(fs, gfid, 6);
+    assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), false)], "told, and the mark is taken back");
+    block_on(fs.release(gfid)).expect("close");
+    assert_eq!(told_of_times(fs), [], "nothing is left to tell");
+}
+
+#[test]
+fn times_that_may_follow_are_not_lost_with_the_session() {
+    for (extends, result) in [(false, Ok(())), (true, Err(errno::EIO))] {
+        let mounts = mounts(1);
+        let fs = &mounts[0];
+        let gfid = marked_file(fs);
+        if extends {
+            write_at(fs, gfid, 4, 5);
+        }
+        block_on(fs.fenced());
+        let synced = block_on(fs.fsync(gfid, false, at(6)));
+        assert_eq!(synced.map_err(|error| error.errno()), result, "a size may be lost");
+    }
+}
+
+#[test]
+fn what_does_not_follow_an_fsync_is_told_at_each_sweep() {
+    let utimes = SetAttr { mtime: Some(at(1).now), ..SetAttr::default() };
+    for grows in [true, false] {
+        let mounts = mounts(1);
+        let fs = &mounts[0];
+        let gfid = marked_file(fs);
+        if grows {
+            write_at(fs, gfid, 4, 5);
+        } else {
+            block_on(fs.setattr(gfid, utimes, at(5))).expect("utimes");
+        }
+        block_on(fs.sweep());
+        let told = if grows { (Some(8), Some(at(5).now), false) } else { (Some(4), utimes.mtime, false) };
+        assert_eq!(told_of_times(fs), [told]);
+    }
+}
+
+#[test]
+fn a_file_that_is_closed_and_recalled_is_forgotten_at_a_sweep() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = marked_file(fs);
+    block_on(async {
+        fs.sweep().await;
+        fs.release(gfid).await.expect("close");
+        fs.recall(gfid, None).await;
+        assert!(fs.shared.table.get(gfid).is_some());
+        fs.sweep().await;
+    });
+    assert!(fs.shared.table.get(gfid).is_none());
+}
+
+#[test]
+fn a_file_that_is_closed_after_each_fsync_is_told_of_once_each_time() {
+    let mounts = mounts(1);
+    let fs = &mounts[0];
+    let gfid = synced_file(fs);
+    block_on(fs.release(gfid)).expect("close");
+    for time in 3..20 {
+        block_on(fs.open(gfid, true, at(time))).expect("open");
+        write_at(fs, gfid, 0, time);
+        fsync_at(fs, gfid, time);
+        block_on(fs.release(gfid)).expect("close");
+        assert_eq!(told_of_times(fs), [(Some(4), Some(at(time).now), false)]);
+    }
 }

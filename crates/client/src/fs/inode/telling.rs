@@ -1,0 +1,245 @@
+//! What this mount knows of a file's attributes beside the metadata service, and telling it.
+//!
+//! Contract: part of the pure machine. While `dirty`, the times here are the truth; the size is while a lease is held.
+
+use super::{InodeState, SyncKind};
+use protocol::namespace::{Attr, LeaseMode, SetAttr, Timestamp};
+
+/// What a flush is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushKind {
+    /// The service is to know all that this mount knows.
+    Whole,
+    /// An fsync: all of it is to survive.
+    Sync {
+        /// If times may follow later, it is enough that the service knows that. See [`FsOptions`](crate::fs::FsOptions).
+        times_may_follow: bool,
+    },
+}
+
+/// Attributes taken for a flush, and which change they include.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flush {
+    /// What to send.
+    pub set: SetAttr,
+    /// It is to be on the service's disk when it is answered.
+    pub sync: bool,
+    /// It says anew whether times may follow.
+    moves_mark: bool,
+    change: u64,
+    /// Under which grant.
+    token: u64,
+}
+
+/// How far a flush came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// The service may not have it.
+    No,
+    /// The service has it.
+    Told,
+    /// Its disk has it, and all that it was told before.
+    Synced,
+}
+
+impl InodeState {
+    /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
+    /// before the service was asked: an answer older than our last flush does not know the times that it brought.
+    pub fn merge(&mut self, attr: &mut Attr, asked: u64) {
+        if self.lease().is_none() {
+            self.shown = self.shown.max(attr.size);
+            return;
+        }
+        attr.size = self.size;
+        if self.dirty {
+            attr.mtime = self.mtime;
+            attr.ctime = attr.ctime.max(self.ctime);
+        } else if self.flushed_stamp > asked {
+            // A writer may have told a time that lies before: nobody else sets one without a recall.
+            let is_ours = self.lease() == Some(LeaseMode::Write);
+            attr.mtime = if is_ours { self.mtime } else { attr.mtime.max(self.mtime) };
+            attr.ctime = attr.ctime.max(self.ctime);
+        }
+    }
+
+    /// Takes a change by the user that the holder of the write lease may tell the service later, as the times of a write: of the
+    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone. Only
+    /// while the file is open, so that a close tells it at the latest, and while nobody has it alone, who may be giving the lease
+    /// back. `attr` is what the service would say, and becomes what is so. False: the service has to be told at once.
+    pub fn keep_change(&mut self, set: &SetAttr, attr: &mut Attr, now: Timestamp) -> bool {
+        let SetAttr { mode, uid, gid, size, atime, mtime, ctime, times_follow: _ } = *set;
+        let is_new = |set: Option<u32>, held: u32| set.is_some_and(|set| set != held);
+        let changes = is_new(mode, attr.mode) || is_new(uid, attr.uid) || is_new(gid, attr.gid);
+        let is_time = mtime.is_none_or(|time| time.nanos < 1_000_000_000);
+        let is_kept =
+            is_time && !changes && size.is_none() && atime.is_none() && ctime.is_none() && *set != SetAttr::default();
+        if !is_kept || self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
+            return false;
+        }
+        self.merge(attr, self.flushed_stamp);
+        (self.mtime, self.ctime) = (mtime.unwrap_or(attr.mtime), now);
+        self.is_time_set |= mtime.is_some();
+        self.dirty = true;
+        self.change += 1;
+        self.merge(attr, self.flushed_stamp);
+        true
+    }
+
+    /// Is something known here that the service does not know, or waits for?
+    pub fn has_to_tell(&self) -> bool {
+        self.dirty || self.following.may_be_marked()
+    }
+
+    /// Is it to be told at this sweep? Times that may follow wait until a sweep finds nothing new.
+    pub fn is_due_at_sweep(&mut self) -> bool {
+        let is_changing = std::mem::replace(&mut self.change_swept, self.change) != self.change;
+        self.has_to_tell() && !(is_changing && self.may_follow())
+    }
+
+    /// The content is about to change inside the size, and an fsync to follow. True if the time is to be told before that is
+    /// asked for: it may be durable before the data that it tells of.
+    pub fn touch_ahead(&mut self, now: Timestamp) -> bool {
+        if self.has_grown() || self.lease() != Some(LeaseMode::Write) {
+            return false;
+        }
+        self.touched(now);
+        !self.may_follow()
+    }
+
+    /// Need an fsync tell nothing of this file?
+    pub(super) fn may_follow(&self) -> bool {
+        self.following.is_marked() && self.is_markable()
+    }
+
+    /// If the session dies, is the time at which that is noticed as good as what only this mount knows?
+    fn is_markable(&self) -> bool {
+        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && !self.is_time_set
+    }
+
+    /// Does a task send attributes?
+    pub fn is_flushing(&self) -> bool {
+        self.flushing
+    }
+
+    /// Starts to send attributes; one at a time, so that an older size never arrives after a newer one. `None` while
+    /// another task sends. An empty one for an fsync says that nothing of the file has to be told.
+    pub fn begin_flush(&mut self, kind: FlushKind) -> Option<Flush> {
+        if self.flushing {
+            return None;
+        }
+        self.flushing = true;
+        let (tells, times_follow) = match kind {
+            FlushKind::Whole => (self.has_to_tell(), false),
+            FlushKind::Sync { times_may_follow } => self.tells_at_fsync(times_may_follow),
+        };
+        let moves_mark = tells && (times_follow || self.following.may_be_marked());
+        if moves_mark {
+            self.following.move_begins();
+        }
+        let set = SetAttr {
+            size: tells.then_some(self.size),
+            mtime: tells.then_some(self.mtime),
+            ctime: tells.then_some(self.ctime),
+            times_follow,
+            ..SetAttr::default()
+        };
+        // A mark that is taken back must not come back with older times when the service loses its power.
+        let sync = moves_mark || kind != FlushKind::Whole;
+        Some(Flush { set, sync, moves_mark, change: self.change, token: self.token() })
+    }
+
+    /// Has an fsync to tell something, and is it to say that times may follow?
+    fn tells_at_fsync(&mut self, times_may_follow: bool) -> (bool, bool) {
+        if !self.dirty {
+            return (false, false);
+        }
+        if self.may_follow() {
+            self.following.fsync_saved();
+            return (false, false);
+        }
+        let may = times_may_follow && self.is_markable() && self.habit.has(SyncKind::Full);
+        (true, may && self.following.fsync_tells())
+    }
+
+    /// The end of `begin_flush`. `stamp` counts flushes of all files.
+    pub fn flush_done(&mut self, flush: Flush, sent: Sent, stamp: u64) {
+        assert!(self.flushing, "a flush ended that nobody began");
+        self.flushing = false;
+        if sent == Sent::No {
+            return;
+        }
+        self.tellings += 1;
+        if sent == Sent::Synced {
+            self.tellings_synced = self.tellings;
+        }
+        self.told_size = flush.set.size.unwrap_or(self.told_size);
+        self.flushed_stamp = stamp;
+        self.dirty &= self.change != flush.change;
+        let is_same_grant = self.lease() == Some(LeaseMode::Write) && self.token() == flush.token;
+        if flush.moves_mark && is_same_grant {
+            self.following.moved(flush.set.times_follow);
+        }
+    }
+
+    /// The service has these attributes now, set by the user: they are the new truth for what is not dirty.
+    pub fn learned(&mut self, attr: &Attr) {
+        if !self.dirty {
+            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+        }
+    }
+
+    /// Is it longer than the service knows?
+    pub fn has_grown(&self) -> bool {
+        self.size > self.told_size
+    }
+
+    /// Has the service's disk the size, and the file's name, for all that this mount knows?
+    pub fn is_size_synced(&self) -> bool {
+        self.size == self.told_size && self.tellings == self.tellings_synced
+    }
+
+    /// How often the service was told something; hand the number to `tellings_synced` after a sync.
+    pub fn tellings(&self) -> u64 {
+        self.tellings
+    }
+
+    /// The service has brought to its disk what it was told so often.
+    pub fn tellings_synced(&mut self, tellings: u64) {
+        self.tellings_synced = self.tellings_synced.max(tellings);
+    }
+
+    /// Writes acknowledged earlier are lost; reported once, at the next fsync or close.
+    pub fn mark_lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// Has the objecter to be asked what a dead session lost?
+    pub fn is_doubtful(&self) -> bool {
+        self.doubts.1 < self.doubts.0
+    }
+
+    /// How often there was a doubt; hand the number to `doubts_ended`.
+    pub fn doubts(&self) -> u64 {
+        self.doubts.0
+    }
+
+    /// The objecter was asked, for so many doubts.
+    pub fn doubts_ended(&mut self, doubts: u64) {
+        self.doubts.1 = self.doubts.1.max(doubts);
+    }
+
+    /// See `mark_lost`.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// The file is known to have no `security.capability`.
+    pub fn has_no_capability(&self) -> bool {
+        self.no_capability && self.lease().is_some()
+    }
+
+    /// Whether it has one, as far as is known. Remembered while a lease is held.
+    pub fn set_no_capability(&mut self, none: bool) {
+        self.no_capability = none && self.lease().is_some();
+    }
+}
