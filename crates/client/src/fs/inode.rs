@@ -124,8 +124,8 @@ pub struct InodeState {
     /// How many changes there were at the last sweep.
     change_swept: u64,
     following: Following,
-    /// The modification time is not that of the last write, but one that a program has set.
-    is_time_set: bool,
+    /// The modification time is that of a write of this mount's, and not one that a program has set or the service told.
+    is_time_of_write: bool,
     flushing: bool,
     flushed_stamp: u64,
     habit: SyncHabit,
@@ -172,7 +172,7 @@ impl InodeState {
             change: 0,
             change_swept: 0,
             following: Following::default(),
-            is_time_set: false,
+            is_time_of_write: false,
             flushing: false,
             flushed_stamp: 0,
             habit: SyncHabit::default(),
@@ -298,7 +298,7 @@ impl InodeState {
         if held.is_none() {
             self.adopt(attr);
         } else if !self.dirty {
-            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+            self.learned(attr);
         }
         self.check_invariants();
         true
@@ -337,7 +337,7 @@ impl InodeState {
         self.write_end = attr.size;
         self.tail = Tail::Known(attr.size);
         self.cutting = false;
-        (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+        self.learned(attr);
         self.kernel_cache = false;
         self.no_capability = false;
     }
@@ -580,7 +580,7 @@ impl InodeState {
     /// The content changed, or is about to.
     pub fn touched(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
-        self.is_time_set = false;
+        self.is_time_of_write = true;
         self.dirty = true;
         self.change += 1;
     }

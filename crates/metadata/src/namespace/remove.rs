@@ -177,7 +177,7 @@ impl<S: Store> Namespace<S> {
         Ok(())
     }
 
-    /// Notes that a writer of the file died: its size is to be recovered, and times that were to follow are `now` at the latest.
+    /// Notes that a writer of the file died: its size is to be recovered, and times that were to follow are not before `now`.
     /// Returns false if the file does not exist.
     ///
     /// # Errors

@@ -35,9 +35,9 @@ impl SyncHabit {
         if self.times >= TIMES && self.writes == writes { follows } else { SyncKind::None }
     }
 
-    /// Does this sync always come in the same way?
+    /// Does this sync always follow writes in the same way?
     pub(super) fn has(&self, sync: SyncKind) -> bool {
-        self.times >= TIMES && self.last.1 == sync
+        self.times >= TIMES && self.last.0 > 0 && self.last.1 == sync
     }
 
     /// The file is to be synced.

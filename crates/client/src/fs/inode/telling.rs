@@ -78,7 +78,7 @@ impl InodeState {
         }
         self.merge(attr, self.flushed_stamp);
         (self.mtime, self.ctime) = (mtime.unwrap_or(attr.mtime), now);
-        self.is_time_set |= mtime.is_some();
+        self.is_time_of_write &= mtime.is_none();
         self.dirty = true;
         self.change += 1;
         self.merge(attr, self.flushed_stamp);
@@ -113,7 +113,7 @@ impl InodeState {
 
     /// If the session dies, is the time at which that is noticed as good as what only this mount knows?
     fn is_markable(&self) -> bool {
-        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && !self.is_time_set
+        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && self.is_time_of_write
     }
 
     /// Does a task send attributes?
@@ -181,9 +181,10 @@ impl InodeState {
         }
     }
 
-    /// The service has these attributes now, set by the user: they are the new truth for what is not dirty.
+    /// The service has these attributes now: they are the new truth for what is not dirty.
     pub fn learned(&mut self, attr: &Attr) {
         if !self.dirty {
+            self.is_time_of_write &= attr.mtime == self.mtime;
             (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
         }
     }
