@@ -110,8 +110,8 @@ struct MountArgs {
     /// Begin a sync that has always followed so many writes with the last of them [default: true]
     #[arg(long, env = "TREFOIL_FUSE_SYNC_AHEAD", value_name = "BOOL")]
     sync_ahead: Option<String>,
-    /// Where an fsync always follows the writes of a file, let their times reach the metadata service after it; if this program dies
-    /// before, the file's time is when that is noticed [default: true]
+    /// Where an fsync always follows the writes of a file whose size stays, do not wait for the metadata service to learn their times;
+    /// if this program dies before it does, mtime and ctime become the moment at which that is noticed [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TIMES_FOLLOW", value_name = "BOOL")]
     times_follow: Option<String>,
     /// Bytes of a file's writes that are answered as soon as they are queued, before the storage daemons have acknowledged them. What was

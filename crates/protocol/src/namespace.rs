@@ -145,7 +145,7 @@ pub struct SetAttr {
     /// New change time.
     pub ctime: Option<Timestamp>,
     /// Beside a size or a modification time: later times may follow, as long as the session is alive. If it dies first, mtime and
-    /// ctime become the moment at which that is noticed. Holds until a size or a modification time comes without it.
+    /// ctime become the moment at which that is noticed, unless they are later. Holds until a size or a modification time comes without it.
     pub times_follow: bool,
 }
 

@@ -297,7 +297,7 @@ impl InodeState {
         }
         if held.is_none() {
             self.adopt(attr);
-        } else if !self.dirty {
+        } else {
             self.learned(attr);
         }
         self.check_invariants();
@@ -603,6 +603,43 @@ impl InodeState {
             self.tail = Tail::Clean;
         }
         self.zeroed(old_end.max(self.size));
+    }
+
+    // ---- what was lost, and what it does not have
+
+    /// Writes acknowledged earlier are lost; reported once, at the next fsync or close.
+    pub fn mark_lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// Has the objecter to be asked what a dead session lost?
+    pub fn is_doubtful(&self) -> bool {
+        self.doubts.1 < self.doubts.0
+    }
+
+    /// How often there was a doubt; hand the number to `doubts_ended`.
+    pub fn doubts(&self) -> u64 {
+        self.doubts.0
+    }
+
+    /// The objecter was asked, for so many doubts.
+    pub fn doubts_ended(&mut self, doubts: u64) {
+        self.doubts.1 = self.doubts.1.max(doubts);
+    }
+
+    /// See `mark_lost`.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// The file is known to have no `security.capability`.
+    pub fn has_no_capability(&self) -> bool {
+        self.no_capability && self.lease().is_some()
+    }
+
+    /// Whether it has one, as far as is known. Remembered while a lease is held.
+    pub fn set_no_capability(&mut self, none: bool) {
+        self.no_capability = none && self.lease().is_some();
     }
 
     // ---- for the sweeper

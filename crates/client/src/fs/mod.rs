@@ -96,10 +96,10 @@ pub struct FsOptions {
     pub space_age_max: Duration,
     /// An fsync or fdatasync that has always followed so many writes begins with the last of them. Default true.
     pub sync_ahead: bool,
-    /// Where an fsync has always followed the writes of a file and its size stays, the metadata service is told once that later
-    /// times may follow, with a sync, and not of the times of each write until a second without one, a close or a recall. If this
-    /// session dies before, the service takes the moment at which it learns that for both: never earlier than the last write by the same clock.
-    /// Default true.
+    /// Where an fsync has always followed the writes of a file whose size stays, the metadata service is told once, with a sync,
+    /// that later times may follow, and an fsync does not wait for it. The times are told when a whole `attr_flush_interval` brought no
+    /// write, and with a close, a recall, a size or a change by the user. If this session dies before, mtime and ctime become the moment
+    /// at which the service learns that: by the same clock, never before the last write. Default true.
     pub times_follow: bool,
     /// Bytes of a file's writes that may be answered as soon as they are queued, before the shards have acknowledged them; beyond them
     /// writes wait, but for one, however large. They do not count as operations in flight; what is kept and on its way has the bounds of

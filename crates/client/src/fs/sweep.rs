@@ -16,8 +16,8 @@ impl<B: Backend> LocalFs<B> {
     pub(super) async fn sweep(&self) {
         let (mut due, mut idle, mut cached) = (Vec::new(), Vec::new(), Vec::new());
         for inode in self.shared.table.all() {
-            let (is_due, is_idle, is_behind, since) = inode
-                .with(|state| (state.is_due_at_sweep(), state.opens() == 0, state.is_behind(), state.cached_since()));
+            let (is_due, is_idle, is_behind, since) =
+                inode.with(|state| (state.sweep_passes(), state.opens() == 0, state.is_behind(), state.cached_since()));
             match (is_behind, is_idle) {
                 (true, _) if is_due || is_idle => self.flush_aside(inode),
                 (false, true) => {
@@ -38,7 +38,7 @@ impl<B: Backend> LocalFs<B> {
         self.shared.usage.sweep(Instant::now());
     }
 
-    /// Takes the files, so that the table can forget them.
+    /// Tells what is due, and settles what nobody has open. Takes the files: the table forgets none that is held.
     async fn tell_and_settle(&self, due: Vec<Arc<Inode>>, idle: Vec<Arc<Inode>>) -> Result<()> {
         self.flush_each(&due).await?;
         for inode in &idle {

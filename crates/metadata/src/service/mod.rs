@@ -566,10 +566,10 @@ fn is_growing(op: &NamespaceOp) -> bool {
     )
 }
 
-/// What a holder of a lease may still tell: a writer everything, a reader nothing.
+/// What a holder of a lease may still tell: a writer everything but that more will follow, a reader nothing.
 fn told(held: LeaseMode, set: &SetAttr) -> SetAttr {
     match held {
-        LeaseMode::Write => *set,
+        LeaseMode::Write => SetAttr { times_follow: false, ..*set },
         LeaseMode::Read => SetAttr::default(),
     }
 }

@@ -91,7 +91,7 @@ impl<S: Store> Service<S> {
     }
 
     /// The session is closed or resolved: nothing of it remains. Files that it was writing have their sizes recovered, and times
-    /// that were to follow become `wall`.
+    /// that were to follow are not before `wall`.
     pub(super) fn end_session(&mut self, now: Duration, session: SessionId, wall: Timestamp) -> Result<(), StoreError> {
         self.fence_locks(session);
         self.locks.end_session(session);

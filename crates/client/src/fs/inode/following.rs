@@ -47,8 +47,8 @@ impl Following {
         self.mark == Mark::Yes
     }
 
-    /// An fsync is to tell times. True if it is to set the mark.
-    pub(super) fn fsync_tells(&mut self) -> bool {
+    /// An fsync is to tell times, and counts. True if it is to set the mark.
+    pub(super) fn earns(&mut self) -> bool {
         self.told = self.told.saturating_add(1);
         self.told > self.needed
     }
@@ -90,7 +90,7 @@ mod tests {
 
     /// How many fsyncs told times until one set the mark.
     fn earned(following: &mut Following) -> u32 {
-        let told = (0..).find(|_| following.fsync_tells()).expect("it ends");
+        let told = (0..).find(|_| following.earns()).expect("it ends");
         following.move_begins();
         assert!(following.may_be_marked() && !following.is_marked());
         following.moved(true);
@@ -122,7 +122,7 @@ mod tests {
     fn a_file_that_is_closed_in_between_earns_none() {
         let mut following = Following::default();
         for _ in 0..9 {
-            assert!(!following.fsync_tells() && !following.fsync_tells());
+            assert!(!following.earns() && !following.earns());
             following.closed();
         }
     }

@@ -90,8 +90,8 @@ impl InodeState {
         self.dirty || self.following.may_be_marked()
     }
 
-    /// Is it to be told at this sweep? Times that may follow wait until a sweep finds nothing new.
-    pub fn is_due_at_sweep(&mut self) -> bool {
+    /// A sweep passes: is the service to be told? Times that may follow wait until a sweep finds nothing new.
+    pub fn sweep_passes(&mut self) -> bool {
         let is_changing = std::mem::replace(&mut self.change_swept, self.change) != self.change;
         self.has_to_tell() && !(is_changing && self.may_follow())
     }
@@ -158,7 +158,7 @@ impl InodeState {
             return (false, false);
         }
         let may = times_may_follow && self.is_markable() && self.habit.has(SyncKind::Full);
-        (true, may && self.following.fsync_tells())
+        (true, may && self.following.earns())
     }
 
     /// The end of `begin_flush`. `stamp` counts flushes of all files.
@@ -207,40 +207,5 @@ impl InodeState {
     /// The service has brought to its disk what it was told so often.
     pub fn tellings_synced(&mut self, tellings: u64) {
         self.tellings_synced = self.tellings_synced.max(tellings);
-    }
-
-    /// Writes acknowledged earlier are lost; reported once, at the next fsync or close.
-    pub fn mark_lost(&mut self) {
-        self.lost = true;
-    }
-
-    /// Has the objecter to be asked what a dead session lost?
-    pub fn is_doubtful(&self) -> bool {
-        self.doubts.1 < self.doubts.0
-    }
-
-    /// How often there was a doubt; hand the number to `doubts_ended`.
-    pub fn doubts(&self) -> u64 {
-        self.doubts.0
-    }
-
-    /// The objecter was asked, for so many doubts.
-    pub fn doubts_ended(&mut self, doubts: u64) {
-        self.doubts.1 = self.doubts.1.max(doubts);
-    }
-
-    /// See `mark_lost`.
-    pub fn take_lost(&mut self) -> bool {
-        std::mem::take(&mut self.lost)
-    }
-
-    /// The file is known to have no `security.capability`.
-    pub fn has_no_capability(&self) -> bool {
-        self.no_capability && self.lease().is_some()
-    }
-
-    /// Whether it has one, as far as is known. Remembered while a lease is held.
-    pub fn set_no_capability(&mut self, none: bool) {
-        self.no_capability = none && self.lease().is_some();
     }
 }
