@@ -463,7 +463,8 @@ fn word(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
         toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Float(number) => number.to_string(),
+        // With a point or an exponent always, or it is an integer to TOML; not as `NaN`.
+        toml::Value::Float(number) => format!("{number:?}").to_lowercase(),
         toml::Value::Boolean(truth) => truth.to_string(),
         toml::Value::Datetime(time) => time.to_string(),
         toml::Value::Array(values) => values.iter().map(word).collect::<Vec<_>>().join(","),
@@ -657,6 +658,15 @@ mod tests {
                 }
                 drop(Config::new(settings));
             }
+        }
+    }
+
+    #[test]
+    fn any_number_is_told_as_it_can_be_set() {
+        for told in ["-88278629929515580000.0", "1e300", "-inf", "nan", "0.85"] {
+            let words = Settings::from_words("mon_osd_nearfull_ratio", told).unwrap().words();
+            let [(key, value)] = words.as_slice() else { panic!("{words:?}") };
+            assert_eq!(Settings::from_words(key, value).unwrap().words(), words);
         }
     }
 
