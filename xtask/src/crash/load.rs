@@ -106,14 +106,17 @@ pub struct Load {
     other_area: PathBuf,
     scratch: PathBuf,
     seed: u64,
+    /// Promised is what was fsynced, not what was answered.
+    fsynced_only: bool,
     running: Vec<(Writer, Background)>,
 }
 
 impl Load {
-    /// On these two mounts of one cluster; manifests go to `scratch`, which lies elsewhere.
-    pub fn new(mount: &Path, other: &Path, scratch: &Path, seed: u64) -> Load {
-        let [area, other_area] = [mount, other].map(|mount| mount.join("load"));
-        Load { area, other_area, scratch: scratch.to_path_buf(), seed, running: Vec::new() }
+    /// On these two mounts of one cluster; manifests go to `scratch`, which lies elsewhere. `fsynced_only`: promised is what
+    /// was fsynced, not what was answered.
+    pub fn new(mounts: [&Path; 2], scratch: &Path, seed: u64, fsynced_only: bool) -> Load {
+        let [area, other_area] = mounts.map(|mount| mount.join("load"));
+        Load { area, other_area, scratch: scratch.to_path_buf(), seed, fsynced_only, running: Vec::new() }
     }
 
     /// Makes what the writers begin with, and the files that do not change.
@@ -237,7 +240,9 @@ impl Load {
     pub fn verify(&self, bench: &Bench, counts: &mut Counts) -> Outcome {
         let (mut acks, mut fsyncs, mut bytes) = (0, 0, 0);
         for writer in [Writer::Buffered, Writer::Direct] {
-            let out = bench.run(&mut self.stamp(bench, "verify", writer), END_SECONDS)?.stdout;
+            let mut command = self.stamp(bench, "verify", writer);
+            command.args(self.fsynced_only.then_some("--fsynced-only"));
+            let out = bench.run(&mut command, END_SECONDS)?.stdout;
             let number = |word: &str| {
                 let words: Vec<&str> = out.split([' ', ';', '\n']).filter(|w| !w.is_empty()).collect();
                 let at = words.iter().position(|w| *w == word).unwrap_or(0);
@@ -342,6 +347,7 @@ impl Load {
         command.args(["-c", &format!("set -o pipefail; {script}")]).current_dir(&self.scratch);
         command.env("area", self.area.join(name)).env("scratch", &self.scratch).env("HOME", &self.scratch);
         command.env("stop", self.scratch.join("stop")).env("notes", self.notes_path(name));
+        command.env("writes_per_fsync", if self.fsynced_only { "1" } else { "8" });
         command.env("GIT_CONFIG_NOSYSTEM", "1");
         command
     }

@@ -22,11 +22,12 @@ use crate::cluster::{Cluster, Guest};
 use crate::error::{Context, Outcome, ensure};
 use crate::exec::Interrupt;
 use crate::netns;
-use crate::testrun::Bench;
+use crate::testrun::{Bench, WRITE_BEHIND};
 use counts::Counts;
 pub use decode::Decoded;
 use faults::{Deck, Strike};
 use load::Load;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,9 @@ pub struct CrashArgs {
     /// Keeps the directory also after a success
     #[arg(long)]
     keep: bool,
+    /// Mounts answer writes before the shards have acknowledged them; promised is then what was fsynced
+    #[arg(long)]
+    write_behind: bool,
     /// Runs the stamped writers on another system instead, and prints what it held of its promises
     #[arg(long)]
     peer: Option<Peer>,
@@ -86,10 +90,11 @@ pub fn run(args: &CrashArgs, interrupt: &Interrupt) -> Outcome {
         None => bench.work.join(format!("crash-{}", std::process::id())),
     };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(0..1 << 32));
-    let outcome = rounds(&bench, &dir, seed, Duration::from_secs(args.seconds), &mut |line| println!("{line}"));
+    let plan = Plan { seed, time: Duration::from_secs(args.seconds), write_behind: args.write_behind };
+    let outcome = rounds(&bench, &dir, plan, &mut |line| println!("{line}"));
     match &outcome {
         Ok(counts) => println!("{counts}"),
-        Err(_) => println!("to repeat: cargo xtask crash --seconds {} --seed {seed}", args.seconds),
+        Err(_) => println!("to repeat: {plan}"),
     }
     if outcome.is_ok() && !args.keep {
         std::fs::remove_dir_all(&dir).doing(|| format!("cannot remove {}", dir.display()))?;
@@ -99,28 +104,45 @@ pub fn run(args: &CrashArgs, interrupt: &Interrupt) -> Outcome {
     outcome.map(drop)
 }
 
-/// A short run for the test command.
+/// A short run for the test command; with an odd seed, mounts answer writes early.
 ///
 /// # Errors
 /// As [`run`], with what is needed to repeat it.
 pub fn short(bench: &Bench) -> Outcome {
     let seed = fastrand::u64(0..1 << 32);
+    let plan = Plan { seed, time: SHORT, write_behind: seed % 2 == 1 };
     let dir = bench.work.join("crash");
     let mut told = Vec::new();
-    let outcome = rounds(bench, &dir, seed, SHORT, &mut |line| told.push(line.to_owned()));
-    outcome.map(drop).doing(|| format!("seed {seed}: {}", told.join("; ")))
+    let outcome = rounds(bench, &dir, plan, &mut |line| told.push(line.to_owned()));
+    outcome.map(drop).doing(|| format!("{plan}: {}", told.join("; ")))
+}
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    time: Duration,
+    write_behind: bool,
+}
+
+/// The command that does it again.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cargo xtask crash --seconds {} --seed {}", self.time.as_secs(), self.seed)?;
+        f.write_str(if self.write_behind { " --write-behind" } else { "" })
+    }
 }
 
 /// No new round of a short run begins after this.
 const SHORT: Duration = Duration::from_secs(15);
 
-fn rounds(bench: &Bench, dir: &Path, seed: u64, time: Duration, say: &mut dyn FnMut(&str)) -> Outcome<Counts> {
+fn rounds(bench: &Bench, dir: &Path, plan: Plan, say: &mut dyn FnMut(&str)) -> Outcome<Counts> {
     netns::sweep();
     netns::check()?;
-    say(&format!("seed {seed}"));
-    let mut arena = Arena::start(bench, dir, seed)?;
+    say(&format!("seed {}", plan.seed));
+    let mut arena = Arena::start(bench, dir, plan)?;
     let begin = Instant::now();
-    while arena.counts.rounds < ROUNDS_MIN || begin.elapsed() < time {
+    while arena.counts.rounds < ROUNDS_MIN || begin.elapsed() < plan.time {
         let told = arena.round()?;
         say(&format!("round {}, {} s: {told}", arena.counts.rounds, begin.elapsed().as_secs()));
     }
@@ -181,20 +203,24 @@ impl Drop for Arena<'_> {
 }
 
 impl<'a> Arena<'a> {
-    fn start(bench: &'a Bench, dir: &Path, seed: u64) -> Outcome<Arena<'a>> {
+    fn start(bench: &'a Bench, dir: &Path, plan: Plan) -> Outcome<Arena<'a>> {
         ensure!(!dir.join("cluster").exists(), "{} holds a cluster already: give an empty directory", dir.display());
         std::fs::create_dir_all(dir).doing(|| format!("cannot make {}", dir.display()))?;
         let dir = dir.canonicalize().doing(|| format!("no directory {}", dir.display()))?;
         let spec = Spec {
             mount: Some(dir.join("mnt")),
-            mount_options: MOUNT_OPTIONS.into(),
+            mount_options: if plan.write_behind {
+                format!("{MOUNT_OPTIONS},{WRITE_BEHIND}")
+            } else {
+                MOUNT_OPTIONS.into()
+            },
             net: Some(netns::prefix_of_this_process("crash")),
             ..Spec::new(&dir.join("cluster"))
         };
         let cluster = Cluster::up(&spec, &bench.binaries, &bench.interrupt)?;
         let other_point = dir.join("mnt2");
-        let load = Load::new(&dir.join("mnt"), &other_point, &dir.join("promised"), seed);
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let load = Load::new([&dir.join("mnt"), &other_point], &dir.join("promised"), plan.seed, plan.write_behind);
+        let mut rng = fastrand::Rng::with_seed(plan.seed);
         let deck = Deck::new(&mut rng);
         let mut arena = Arena { bench, cluster, other: None, other_point, load, deck, rng, counts: Counts::default() };
         arena.load.prepare(bench)?;

@@ -23,7 +23,7 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes moved at a time by copy_file_range.
 const COPY_BYTES: u64 = 1 << 20;
 /// Files of which the service is told the attributes side by side: it syncs once for all of them.
-const FLUSHES_AT_ONCE: usize = 64;
+pub(super) const FLUSHES_AT_ONCE: usize = 64;
 /// Bytes looked at a time for data and holes.
 const SEEK_WINDOW: u64 = 1 << 30;
 
@@ -444,7 +444,7 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Tells the service what it does not know of these files, many at a time.
-    pub(super) async fn flush_each(&self, inodes: &[Arc<Inode>]) -> Result<()> {
+    async fn flush_each(&self, inodes: &[Arc<Inode>]) -> Result<()> {
         let mut first = Ok(());
         for batch in inodes.chunks(FLUSHES_AT_ONCE) {
             let results = join_all(batch.iter().map(|inode| self.flush_attrs(inode))).await;

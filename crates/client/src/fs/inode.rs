@@ -2,7 +2,7 @@
 //! holder of the lease knows.
 //!
 //! Contract: a pure machine, no I/O, no clock, no waiting; the caller keeps it under a lock and waits outside. While a
-//! lease is held, `size` is the truth; while `dirty`, so are mtime and ctime. Rules that it keeps:
+//! lease is held, `size` is the truth. Rules that it keeps:
 //! * an operation is let in only under a lease that allows it ([`Holder`] has the rules of leases), and a lease is given
 //!   back only with nobody inside;
 //! * bytes at or beyond the size may be garbage of a dead writer until `Tail` says otherwise, and are zeroed before
@@ -16,7 +16,6 @@ use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
 use crate::objecter::{FileRef, SizeHint};
-use following::Following;
 use habit::SyncHabit;
 pub use habit::SyncKind;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
@@ -25,6 +24,7 @@ use protocol::namespace::{Attr, Grant, LeaseMode, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
+use telling::Attributes;
 pub use telling::{Flush, FlushKind, Sent};
 
 /// How an operation shares the file with others.
@@ -108,8 +108,6 @@ pub struct InodeState {
     size: u64,
     base_size: u64,
     write_end: u64,
-    /// The size that the service knows.
-    told_size: u64,
     /// The largest size that the kernel may believe in.
     shown: u64,
     /// Another client has made the file shorter than that: the kernel appends beyond the end.
@@ -117,21 +115,8 @@ pub struct InodeState {
     tail: Tail,
     /// The tail was clean before the cut under way.
     cutting: bool,
-    mtime: Timestamp,
-    ctime: Timestamp,
-    dirty: bool,
-    change: u64,
-    /// How many changes there were at the last sweep.
-    change_swept: u64,
-    following: Following,
-    /// The modification time is that of a write of this mount's, and not one that a program has set or the service told.
-    is_time_of_write: bool,
-    flushing: bool,
-    flushed_stamp: u64,
+    attrs: Attributes,
     habit: SyncHabit,
-    /// How often the service was told something of the file, or told it itself, and how many of these are on its disk.
-    tellings: u64,
-    tellings_synced: u64,
     kernel_cache: bool,
     /// Where the kernel has pages locked, for requests under way.
     locked: Vec<Range<u64>>,
@@ -161,23 +146,12 @@ impl InodeState {
             size: 0,
             base_size: 0,
             write_end: 0,
-            told_size: 0,
             shown: 0,
             cut_elsewhere: false,
             tail: Tail::Known(0),
             cutting: false,
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-            dirty: false,
-            change: 0,
-            change_swept: 0,
-            following: Following::default(),
-            is_time_of_write: false,
-            flushing: false,
-            flushed_stamp: 0,
+            attrs: Attributes::default(),
             habit: SyncHabit::default(),
-            tellings: 0,
-            tellings_synced: 0,
             kernel_cache: false,
             locked: Vec::new(),
             no_capability: false,
@@ -325,14 +299,11 @@ impl InodeState {
     }
 
     fn adopt(&mut self, attr: &Attr) {
-        assert!(!self.dirty, "attributes changed without a lease");
+        self.attrs.adopted(attr.size);
         self.cut_elsewhere = attr.size < self.shown.max(self.size);
         self.shown = attr.size;
         self.pool = attr.pool;
         self.size = attr.size;
-        self.told_size = attr.size;
-        // Nobody says whether the service has it on its disk.
-        self.tellings += 1;
         self.base_size = attr.size;
         self.write_end = attr.size;
         self.tail = Tail::Known(attr.size);
@@ -396,7 +367,7 @@ impl InodeState {
         self.opens = self.opens.saturating_sub(1);
         self.last_used = now;
         if self.opens == 0 {
-            self.following.closed();
+            self.attrs.closed();
         }
     }
 
@@ -425,8 +396,7 @@ impl InodeState {
         self.kernel_cache &= self.lease().is_some();
         if self.lease() != Some(LeaseMode::Write) {
             // Only of a file that is gone: the service had no use for them.
-            self.dirty = false;
-            self.following.lease_gone();
+            self.attrs.lease_gone();
         }
     }
 
@@ -439,11 +409,9 @@ impl InodeState {
     /// The session is dead: every lease is gone, and what was not flushed is for the service to find out.
     pub fn fenced(&mut self) {
         self.doubts.0 += u64::from(self.lease() == Some(LeaseMode::Write) && self.opens > 0);
-        let untold = self.dirty && !self.may_follow();
-        self.lost |= untold || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
+        self.lost |= self.is_untold() || self.lease() == Some(LeaseMode::Write) && self.write_end > self.size;
         self.holder.fenced();
-        self.dirty = false;
-        self.following.lease_gone();
+        self.attrs.lease_gone();
         self.kernel_cache = false;
     }
 
@@ -551,8 +519,8 @@ impl InodeState {
         let has_grown = end > self.size;
         self.size = self.size.max(end);
         self.write_end = self.write_end.max(self.size);
-        if has_grown || (self.mtime, self.ctime) != (now, now) {
-            self.touched(now);
+        if has_grown || !self.attrs.are_of(now) {
+            self.attrs.touched(now);
         }
     }
 
@@ -577,14 +545,6 @@ impl InodeState {
         self.behind > 0
     }
 
-    /// The content changed, or is about to.
-    pub fn touched(&mut self, now: Timestamp) {
-        (self.mtime, self.ctime) = (now, now);
-        self.is_time_of_write = true;
-        self.dirty = true;
-        self.change += 1;
-    }
-
     /// The service has recorded `size`. Bytes beyond it are unknown until `truncated_data`.
     pub fn truncated(&mut self, size: u64) {
         self.cutting = size < self.data_end() && self.tail == Tail::Clean;
@@ -592,7 +552,7 @@ impl InodeState {
             self.tail = Tail::Known(size);
         }
         self.base_size = self.base_size.min(size);
-        self.told_size = size;
+        self.attrs.size_told(size);
         self.size = size;
         self.write_end = size;
     }
@@ -667,13 +627,13 @@ impl InodeState {
     }
 
     fn is_quiet(&self) -> bool {
-        self.shared == 0 && !self.exclusive && !self.flushing && !self.holder.is_busy()
+        self.shared == 0 && !self.exclusive && !self.is_flushing() && !self.holder.is_busy()
     }
 
     fn check_invariants(&self) {
         assert!(!(self.exclusive && self.shared > 0), "a file held alone and shared at once");
         let writes = self.lease() == Some(LeaseMode::Write);
-        assert!(writes || !self.dirty && !self.following.may_be_marked(), "changed without the write lease");
+        assert!(writes || !self.has_to_tell(), "changed without the write lease");
         assert!(self.write_end >= self.size, "size beyond every write");
     }
 }

@@ -1,9 +1,12 @@
 //! What happens to files without anyone asking: attributes go to the service every second, cached leases beyond the
 //! bound go back, leases and locks are claimed again after a restart of the service and dropped when the session dies.
 
+use super::data::FLUSHES_AT_ONCE;
 use super::inode::{InodeState, RecallStep};
 use super::table::Inode;
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
+use crate::error::ClientError;
+use crate::objecter::join_all;
 use protocol::namespace::NamespaceOp;
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,9 +43,16 @@ impl<B: Backend> LocalFs<B> {
 
     /// Tells what is due, and settles what nobody has open. Takes the files: the table forgets none that is held.
     async fn tell_and_settle(&self, due: Vec<Arc<Inode>>, idle: Vec<Arc<Inode>>) -> Result<()> {
-        self.flush_each(&due).await?;
+        for batch in due.chunks(FLUSHES_AT_ONCE) {
+            let (behind, acknowledged): (Vec<_>, Vec<_>) =
+                batch.iter().partition(|inode| inode.with(|state| state.is_behind()));
+            behind.into_iter().for_each(|inode| self.flush_aside(Arc::clone(inode)));
+            for told in join_all(acknowledged.into_iter().map(|inode| self.flush_attrs(inode))).await {
+                unless_of_the_file(told)?;
+            }
+        }
         for inode in &idle {
-            self.settle(inode).await?;
+            unless_of_the_file(self.settle(inode).await)?;
         }
         Ok(())
     }
@@ -107,5 +117,16 @@ impl<B: Backend> LocalFs<B> {
             // Not awaited one by one: a page may stay locked until the new session serves its operation.
             drop(self.shared.kernel.invalidate(inode.gfid(), WHOLE_FILE));
         }
+    }
+}
+
+/// What went wrong, but for a refusal by the service, which may be of this one file: the others are told all the same.
+fn unless_of_the_file(told: Result<()>) -> Result<()> {
+    match told {
+        Err(error @ ClientError::Posix(_)) => {
+            tracing::debug!(%error, "cannot flush attributes of a file");
+            Ok(())
+        }
+        other => other,
     }
 }

@@ -70,6 +70,8 @@ struct World {
     /// How often it was asked to sync alone, and refuses to.
     syncs: u32,
     refuses_to_sync: bool,
+    /// The service cannot change its attributes.
+    damaged: Option<Gfid>,
     /// The leases that came with the removal of names.
     given: Vec<Option<Gfid>>,
     /// How often it was asked for a directory's names.
@@ -179,6 +181,9 @@ impl Model {
 
     fn set(&self, gfid: Gfid, set: SetAttr, now: Timestamp) -> Result<Reply> {
         let mount = self.mount;
+        if self.world.borrow().damaged == Some(gfid) {
+            return errno::posix(errno::EIO);
+        }
         self.with(gfid, |stored| {
             if let Some(size) = set.size {
                 assert!(stored.holders.contains(&(mount, LeaseMode::Write)), "size set without the lease");
@@ -683,6 +688,30 @@ fn cached_leases_are_bounded() {
     let world = fs.backend.world.borrow();
     let held: Vec<bool> = files.iter().map(|gfid| !world.files[gfid].holders.is_empty()).collect();
     assert_eq!(held, [false, false, false, false, true], "the last one closed stays");
+}
+
+#[test]
+fn a_sweep_goes_on_past_a_file_that_the_service_refuses() {
+    for refused in 0..2 {
+        let mounts = mounts(1);
+        let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+        let [written, closed, last] = ["written", "closed", "last"].map(|name| create(fs, name));
+        world.borrow_mut().damaged = Some([written, closed][refused]);
+        block_on(async {
+            for gfid in [written, closed, last] {
+                fs.write(gfid, 0, Bytes::from_static(b"x"), PLACED, at(2)).await.expect("write");
+            }
+            for gfid in [closed, last] {
+                fs.release(gfid).await.ok();
+            }
+            fs.sweep().await;
+        });
+        assert_eq!(world.borrow().files[&last].attr.size, 1);
+        assert!(world.borrow().files[&last].open.is_empty(), "and the service knows that it is closed");
+        world.borrow_mut().damaged = None;
+        block_on(fs.sweep());
+        assert!([written, closed].iter().all(|gfid| world.borrow().files[gfid].attr.size == 1), "told again");
+    }
 }
 
 #[test]

@@ -12,10 +12,11 @@ const XATTR_NAME_BYTES_MAX: usize = 255;
 
 impl<S: Store> Namespace<S> {
     /// Sets what is asked. A length without mtime is a truncate: mtime becomes now. A ctime is told by a writer, who does not know of
-    /// renames and links, and does not go back.
+    /// renames and links and whose clock may be behind: it does not go back, and moves with what the writer changed.
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
         let inode = &mut found.inode;
+        let before = (inode.size, inode.mtime);
         if let Some(size) = set.size {
             match inode.kind {
                 FileKind::Regular if i64::try_from(size).is_err() => return errno(libc::EFBIG),
@@ -34,7 +35,12 @@ impl<S: Store> Namespace<S> {
         inode.gid = set.gid.unwrap_or(inode.gid);
         inode.atime = set.atime.unwrap_or(inode.atime);
         inode.mtime = set.mtime.unwrap_or(inode.mtime);
-        inode.ctime = set.ctime.map_or(now, |told| told.max(inode.ctime));
+        let is_changed = (inode.size, inode.mtime) != before;
+        inode.ctime = match set.ctime {
+            None => now,
+            Some(told) if told <= inode.ctime && is_changed => just_after(inode.ctime),
+            Some(told) => told.max(inode.ctime),
+        };
         if set.size.is_some() || set.mtime.is_some() {
             inode.doubt = inode.doubt.with_times(set.times_follow);
         }
@@ -115,6 +121,14 @@ impl<S: Store> Namespace<S> {
         self.save(found);
         self.overlay.delete(key);
         Ok(Reply::Done)
+    }
+}
+
+/// The next time that there is.
+fn just_after(Timestamp { secs, nanos }: Timestamp) -> Timestamp {
+    match nanos {
+        999_999_999.. => Timestamp { secs: secs.saturating_add(1), nanos: 0 },
+        _ => Timestamp { secs, nanos: nanos + 1 },
     }
 }
 

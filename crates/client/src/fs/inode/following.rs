@@ -3,11 +3,13 @@
 //!
 //! Contract: pure. The service's *mark* that times may follow is set by a synced request, which an fsync makes anyway, and costs
 //! one more when it is taken back. So it has to be earned by fsyncs that tell times, and by more of them after one that did not
-//! pay: it saved no more of them than it took to earn.
+//! pay.
 
 /// fsyncs that tell times before the first mark, and at most.
 const FSYNCS_MIN: u32 = 2;
 const FSYNCS_MAX: u32 = 64;
+/// A mark that saved no more fsyncs than that did not pay.
+const UNPAID_MAX: u32 = 2;
 
 /// Does the service's disk have the mark?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,7 +69,7 @@ impl Following {
     pub(super) fn moved(&mut self, is_marked: bool) {
         self.mark = if is_marked { Mark::Yes } else { Mark::No };
         if !is_marked {
-            self.needed = if self.saved > self.needed { self.needed / 2 } else { self.needed * 2 };
+            self.needed = if self.saved > UNPAID_MAX { self.needed / 2 } else { self.needed * 2 };
             self.needed = self.needed.clamp(FSYNCS_MIN, FSYNCS_MAX);
         }
         (self.told, self.saved) = (0, 0);
@@ -110,11 +112,11 @@ mod tests {
         let mut following = Following::default();
         for needed in [2, 4, 8, 16, 32, 64, 64] {
             assert_eq!(earned(&mut following), needed);
-            taken_back(&mut following, needed);
+            taken_back(&mut following, UNPAID_MAX);
         }
         for needed in [64, 32, 16, 8, 4, 2, 2] {
             assert_eq!(earned(&mut following), needed);
-            taken_back(&mut following, needed + 1);
+            taken_back(&mut following, UNPAID_MAX + 1);
         }
     }
 

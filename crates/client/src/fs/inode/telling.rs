@@ -2,6 +2,7 @@
 //!
 //! Contract: part of the pure machine. While `dirty`, the times here are the truth; the size is while a lease is held.
 
+use super::following::Following;
 use super::{InodeState, SyncKind};
 use protocol::namespace::{Attr, LeaseMode, SetAttr, Timestamp};
 
@@ -42,6 +43,70 @@ pub enum Sent {
     Synced,
 }
 
+/// Times of a file, and what the service knows of these and of the size.
+#[derive(Debug, Default)]
+pub(super) struct Attributes {
+    mtime: Timestamp,
+    ctime: Timestamp,
+    /// The modification time is that of a write of this mount's, and not one that a program has set or the service told.
+    is_time_of_write: bool,
+    /// Something is known here that the service does not know; how many changes there were, also at the last sweep.
+    dirty: bool,
+    change: u64,
+    change_swept: u64,
+    following: Following,
+    /// A task sends them; and the stamp of the last flush that came through.
+    flushing: bool,
+    flushed_stamp: u64,
+    /// The size that the service knows.
+    told_size: u64,
+    /// How often the service was told something of the file, or told it itself, and how many of these are on its disk.
+    tellings: u64,
+    tellings_synced: u64,
+}
+
+impl Attributes {
+    fn changed(&mut self) {
+        self.dirty = true;
+        self.change += 1;
+    }
+
+    /// The content changed, or is about to.
+    pub(super) fn touched(&mut self, now: Timestamp) {
+        (self.mtime, self.ctime) = (now, now);
+        self.is_time_of_write = true;
+        self.changed();
+    }
+
+    /// Are these the times of a change at that moment already?
+    pub(super) fn are_of(&self, moment: Timestamp) -> bool {
+        (self.mtime, self.ctime) == (moment, moment)
+    }
+
+    /// A lease comes with this size. Nobody says whether the service has it on its disk.
+    pub(super) fn adopted(&mut self, size: u64) {
+        assert!(!self.dirty, "attributes changed without a lease");
+        self.told_size = size;
+        self.tellings += 1;
+    }
+
+    /// The service has recorded this size.
+    pub(super) fn size_told(&mut self, size: u64) {
+        self.told_size = size;
+    }
+
+    /// Nobody has the file open.
+    pub(super) fn closed(&mut self) {
+        self.following.closed();
+    }
+
+    /// The write lease is gone, and whatever was to be told with it.
+    pub(super) fn lease_gone(&mut self) {
+        self.dirty = false;
+        self.following.lease_gone();
+    }
+}
+
 impl InodeState {
     /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
     /// before the service was asked: an answer older than our last flush does not know the times that it brought.
@@ -51,14 +116,14 @@ impl InodeState {
             return;
         }
         attr.size = self.size;
-        if self.dirty {
-            attr.mtime = self.mtime;
-            attr.ctime = attr.ctime.max(self.ctime);
-        } else if self.flushed_stamp > asked {
+        if self.attrs.dirty {
+            attr.mtime = self.attrs.mtime;
+            attr.ctime = attr.ctime.max(self.attrs.ctime);
+        } else if self.attrs.flushed_stamp > asked {
             // A writer may have told a time that lies before: nobody else sets one without a recall.
             let is_ours = self.lease() == Some(LeaseMode::Write);
-            attr.mtime = if is_ours { self.mtime } else { attr.mtime.max(self.mtime) };
-            attr.ctime = attr.ctime.max(self.ctime);
+            attr.mtime = if is_ours { self.attrs.mtime } else { attr.mtime.max(self.attrs.mtime) };
+            attr.ctime = attr.ctime.max(self.attrs.ctime);
         }
     }
 
@@ -76,23 +141,22 @@ impl InodeState {
         if !is_kept || self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
             return false;
         }
-        self.merge(attr, self.flushed_stamp);
-        (self.mtime, self.ctime) = (mtime.unwrap_or(attr.mtime), now);
-        self.is_time_of_write &= mtime.is_none();
-        self.dirty = true;
-        self.change += 1;
-        self.merge(attr, self.flushed_stamp);
+        self.merge(attr, self.attrs.flushed_stamp);
+        (self.attrs.mtime, self.attrs.ctime) = (mtime.unwrap_or(attr.mtime), now);
+        self.attrs.is_time_of_write &= mtime.is_none();
+        self.attrs.changed();
+        self.merge(attr, self.attrs.flushed_stamp);
         true
     }
 
     /// Is something known here that the service does not know, or waits for?
     pub fn has_to_tell(&self) -> bool {
-        self.dirty || self.following.may_be_marked()
+        self.attrs.dirty || self.attrs.following.may_be_marked()
     }
 
     /// A sweep passes: is the service to be told? Times that may follow wait until a sweep finds nothing new.
     pub fn sweep_passes(&mut self) -> bool {
-        let is_changing = std::mem::replace(&mut self.change_swept, self.change) != self.change;
+        let is_changing = std::mem::replace(&mut self.attrs.change_swept, self.attrs.change) != self.attrs.change;
         self.has_to_tell() && !(is_changing && self.may_follow())
     }
 
@@ -102,110 +166,115 @@ impl InodeState {
         if self.has_grown() || self.lease() != Some(LeaseMode::Write) {
             return false;
         }
-        self.touched(now);
+        self.attrs.touched(now);
         !self.may_follow()
     }
 
+    /// Would something be missed that only this mount knows?
+    pub(super) fn is_untold(&self) -> bool {
+        self.attrs.dirty && !self.may_follow()
+    }
+
     /// Need an fsync tell nothing of this file?
-    pub(super) fn may_follow(&self) -> bool {
-        self.following.is_marked() && self.is_markable()
+    fn may_follow(&self) -> bool {
+        self.attrs.following.is_marked() && self.is_markable()
     }
 
     /// If the session dies, is the time at which that is noticed as good as what only this mount knows?
     fn is_markable(&self) -> bool {
-        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && self.is_time_of_write
+        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && self.attrs.is_time_of_write
     }
 
     /// Does a task send attributes?
     pub fn is_flushing(&self) -> bool {
-        self.flushing
+        self.attrs.flushing
     }
 
     /// Starts to send attributes; one at a time, so that an older size never arrives after a newer one. `None` while
     /// another task sends. An empty one for an fsync says that nothing of the file has to be told.
     pub fn begin_flush(&mut self, kind: FlushKind) -> Option<Flush> {
-        if self.flushing {
+        if self.attrs.flushing {
             return None;
         }
-        self.flushing = true;
+        self.attrs.flushing = true;
         let (tells, times_follow) = match kind {
             FlushKind::Whole => (self.has_to_tell(), false),
             FlushKind::Sync { times_may_follow } => self.tells_at_fsync(times_may_follow),
         };
-        let moves_mark = tells && (times_follow || self.following.may_be_marked());
+        let moves_mark = tells && (times_follow || self.attrs.following.may_be_marked());
         if moves_mark {
-            self.following.move_begins();
+            self.attrs.following.move_begins();
         }
         let set = SetAttr {
             size: tells.then_some(self.size),
-            mtime: tells.then_some(self.mtime),
-            ctime: tells.then_some(self.ctime),
+            mtime: tells.then_some(self.attrs.mtime),
+            ctime: tells.then_some(self.attrs.ctime),
             times_follow,
             ..SetAttr::default()
         };
         // A mark that is taken back must not come back with older times when the service loses its power.
         let sync = moves_mark || kind != FlushKind::Whole;
-        Some(Flush { set, sync, moves_mark, change: self.change, token: self.token() })
+        Some(Flush { set, sync, moves_mark, change: self.attrs.change, token: self.token() })
     }
 
     /// Has an fsync to tell something, and is it to say that times may follow?
     fn tells_at_fsync(&mut self, times_may_follow: bool) -> (bool, bool) {
-        if !self.dirty {
+        if !self.attrs.dirty {
             return (false, false);
         }
         if self.may_follow() {
-            self.following.fsync_saved();
+            self.attrs.following.fsync_saved();
             return (false, false);
         }
         let may = times_may_follow && self.is_markable() && self.habit.has(SyncKind::Full);
-        (true, may && self.following.earns())
+        (true, may && self.attrs.following.earns())
     }
 
     /// The end of `begin_flush`. `stamp` counts flushes of all files.
     pub fn flush_done(&mut self, flush: Flush, sent: Sent, stamp: u64) {
-        assert!(self.flushing, "a flush ended that nobody began");
-        self.flushing = false;
+        assert!(self.attrs.flushing, "a flush ended that nobody began");
+        self.attrs.flushing = false;
         if sent == Sent::No {
             return;
         }
-        self.tellings += 1;
+        self.attrs.tellings += 1;
         if sent == Sent::Synced {
-            self.tellings_synced = self.tellings;
+            self.attrs.tellings_synced = self.attrs.tellings;
         }
-        self.told_size = flush.set.size.unwrap_or(self.told_size);
-        self.flushed_stamp = stamp;
-        self.dirty &= self.change != flush.change;
+        self.attrs.told_size = flush.set.size.unwrap_or(self.attrs.told_size);
+        self.attrs.flushed_stamp = stamp;
+        self.attrs.dirty &= self.attrs.change != flush.change;
         let is_same_grant = self.lease() == Some(LeaseMode::Write) && self.token() == flush.token;
         if flush.moves_mark && is_same_grant {
-            self.following.moved(flush.set.times_follow);
+            self.attrs.following.moved(flush.set.times_follow);
         }
     }
 
     /// The service has these attributes now: they are the new truth for what is not dirty.
     pub fn learned(&mut self, attr: &Attr) {
-        if !self.dirty {
-            self.is_time_of_write &= attr.mtime == self.mtime;
-            (self.mtime, self.ctime) = (attr.mtime, attr.ctime);
+        if !self.attrs.dirty {
+            self.attrs.is_time_of_write &= attr.mtime == self.attrs.mtime;
+            (self.attrs.mtime, self.attrs.ctime) = (attr.mtime, attr.ctime);
         }
     }
 
     /// Is it longer than the service knows?
     pub fn has_grown(&self) -> bool {
-        self.size > self.told_size
+        self.size > self.attrs.told_size
     }
 
     /// Has the service's disk the size, and the file's name, for all that this mount knows?
     pub fn is_size_synced(&self) -> bool {
-        self.size == self.told_size && self.tellings == self.tellings_synced
+        self.size == self.attrs.told_size && self.attrs.tellings == self.attrs.tellings_synced
     }
 
     /// How often the service was told something; hand the number to `tellings_synced` after a sync.
     pub fn tellings(&self) -> u64 {
-        self.tellings
+        self.attrs.tellings
     }
 
     /// The service has brought to its disk what it was told so often.
     pub fn tellings_synced(&mut self, tellings: u64) {
-        self.tellings_synced = self.tellings_synced.max(tellings);
+        self.attrs.tellings_synced = self.attrs.tellings_synced.max(tellings);
     }
 }
