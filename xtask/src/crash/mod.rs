@@ -62,7 +62,7 @@ pub struct CrashArgs {
     #[arg(long)]
     keep: bool,
     /// Mounts answer writes before the shards have acknowledged them; promised is then what was fsynced
-    #[arg(long)]
+    #[arg(long, conflicts_with = "peer")]
     write_behind: bool,
     /// Runs the stamped writers on another system instead, and prints what it held of its promises
     #[arg(long)]

@@ -47,12 +47,13 @@ impl<B: Backend> LocalFs<B> {
             let (behind, acknowledged): (Vec<_>, Vec<_>) =
                 batch.iter().partition(|inode| inode.with(|state| state.is_behind()));
             behind.into_iter().for_each(|inode| self.flush_aside(Arc::clone(inode)));
-            for told in join_all(acknowledged.into_iter().map(|inode| self.flush_attrs(inode))).await {
-                unless_of_the_file(told)?;
+            let told = join_all(acknowledged.iter().map(|inode| self.flush_attrs(inode))).await;
+            for (inode, told) in acknowledged.into_iter().zip(told) {
+                unless_of_the_file(inode, told)?;
             }
         }
         for inode in &idle {
-            unless_of_the_file(self.settle(inode).await)?;
+            unless_of_the_file(inode, self.settle(inode).await)?;
         }
         Ok(())
     }
@@ -121,10 +122,10 @@ impl<B: Backend> LocalFs<B> {
 }
 
 /// What went wrong, but for a refusal by the service, which may be of this one file: the others are told all the same.
-fn unless_of_the_file(told: Result<()>) -> Result<()> {
+fn unless_of_the_file(inode: &Inode, told: Result<()>) -> Result<()> {
     match told {
         Err(error @ ClientError::Posix(_)) => {
-            tracing::debug!(%error, "cannot flush attributes of a file");
+            tracing::debug!(gfid = %inode.gfid(), %error, "cannot flush attributes");
             Ok(())
         }
         other => other,

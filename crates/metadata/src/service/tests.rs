@@ -466,6 +466,17 @@ fn times_follow_only_a_writer_and_a_ctime_does_not_go_back() {
 }
 
 #[test]
+fn a_told_ctime_moves_on_into_the_next_second() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    written(&mut rig, gfid, Timestamp { nanos: 999_999_999, ..wall(7) }, false);
+    written(&mut rig, gfid, wall(6), false);
+    written(&mut rig, gfid, wall(6), false);
+    let Reply::Attr(attr) = rig.call(A, NamespaceOp::GetAttr { gfid }) else { panic!("no such file") };
+    assert_eq!((attr.mtime, attr.ctime), (wall(6), wall(8)), "once: the last telling changed nothing");
+}
+
+#[test]
 fn size_that_cannot_be_recovered_holds_nobody_for_long_and_is_probed_at_the_end() {
     let mut rig = Rig::new();
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
