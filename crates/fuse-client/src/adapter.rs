@@ -417,7 +417,8 @@ impl Filesystem for Adapter {
 
     fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let caller = crate::convert::caller(req);
-        self.run_empty(RequestKind::FsyncDir, gfid(ino), reply, move |fs| async move { fs.sync_names(caller).await });
+        let dir = gfid(ino);
+        self.run_empty(RequestKind::FsyncDir, dir, reply, move |fs| async move { fs.sync_names(dir, caller).await });
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {

@@ -135,6 +135,9 @@ settings! {
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
     /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 200]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
+    /// Longest time for which names and attributes that the metadata service was told and nobody fsynced may be lost with the power of its
+    /// machine, in milliseconds, 10 to 3600000 [default: 5000]
+    mds_sync_interval_ms: u64, "TREFOIL_MDS_SYNC_INTERVAL_MS";
     /// Most bytes of a core's journal, and of its unapplied records in memory; at the bound writers wait [default: 512 MiB]
     journal_bytes_max: u64, "TREFOIL_JOURNAL_BYTES_MAX";
     /// Writes that replace whole slots of so many bytes of a fragment go to free places of its file at once, and not through the
@@ -262,6 +265,8 @@ pub struct Config {
     pub session_ttl_ms: u64,
     /// Time between syncs of a journal, in milliseconds.
     pub journal_sync_interval_ms: u64,
+    /// Time between syncs of the metadata, in milliseconds.
+    pub mds_sync_interval_ms: u64,
     /// Bytes of a core's journal.
     pub journal_bytes_max: u64,
     /// Bytes of a slot of a fragment; 0: nothing is placed.
@@ -402,6 +407,12 @@ impl Config {
                 s.journal_sync_interval_ms.unwrap_or(200),
                 1,
                 60_000,
+            )?,
+            mds_sync_interval_ms: in_range(
+                "mds_sync_interval_ms",
+                s.mds_sync_interval_ms.unwrap_or(5000),
+                10,
+                3_600_000,
             )?,
             journal_bytes_max: in_range(
                 "journal_bytes_max",

@@ -165,6 +165,7 @@ impl Running {
                 ms_connections_max: config.ms_connections_max,
                 ms_local_sockets: config.ms_local_sockets,
                 ms_idle_timeout: config.ms_idle_timeout,
+                sync_interval: Duration::from_millis(config.mds_sync_interval_ms),
                 ..MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr)
             };
             let handle = Arc::new(mds::start(mds_config, &runtime.handle())?);

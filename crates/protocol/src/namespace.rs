@@ -284,14 +284,16 @@ pub enum NamespaceOp {
         /// The last changes of attributes.
         set: SetAttr,
     },
-    /// After a restart of the service: the session holds these leases and has these files open. Answer: `Done`.
+    /// After a restart of the service: the session holds these leases and has these files open. Answer: `Kept`.
     Reclaim {
-        /// File, lease, and whether it is open.
-        held: Vec<(Gfid, Option<LeaseMode>, bool)>,
+        /// What it holds.
+        held: Vec<Held>,
         /// Byte-range locks.
         locks: Vec<LockClaim>,
         /// The session is a mount, as after `Mount`.
         mount: bool,
+        /// It wants to know what became of the commits of this start and those after it.
+        since: u64,
         /// Nothing follows in a further request.
         last: bool,
     },
@@ -390,6 +392,26 @@ pub struct DirEntry {
     pub written_elsewhere: bool,
 }
 
+/// What a session holds of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which file.
+    pub gfid: Gfid,
+    /// The lease, and the fencing token of its grant.
+    pub lease: Option<(LeaseMode, u64)>,
+    /// The service counts it as open by the session.
+    pub open: bool,
+}
+
+/// A commit of the service's store. What is carried out by one is in the store as a whole or not at all, and not without all before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Commit {
+    /// How often the service had been started; never the same for two starts, whatever was lost between them.
+    pub start: u64,
+    /// How many commits there were since.
+    pub number: u64,
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
@@ -415,6 +437,9 @@ pub enum Reply {
     },
     /// The lock in the way, if there is one.
     Lock(Option<RangeLock>),
+    /// The last commit that is left of each start in question. Those of it that came later, and whole starts that are not named, were
+    /// lost with the power of the service's machine.
+    Kept(Vec<Commit>),
     /// Done.
     Done,
     /// A POSIX errno.
@@ -439,6 +464,18 @@ pub struct Answer {
     pub alone_term: u64,
     /// For the only mount: the attributes of the directories that the operation changed, as they are now.
     pub dirs: Vec<Attr>,
+    /// The last commit: what the answer tells is in it, or in one before it.
+    pub commit: Commit,
+    /// The last commit that survives a loss of power.
+    pub durable: Commit,
+}
+
+impl Answer {
+    /// A reply that says nothing of the service.
+    pub fn bare(reply: Reply) -> Self {
+        let (commit, durable) = Default::default();
+        Self { reply, alone_ms: 0, alone_term: 0, dirs: Vec::new(), commit, durable }
+    }
 }
 
 /// The service asks a session to give a lease back, down to `keep`; the session answers with `ReturnLease` when its

@@ -183,8 +183,8 @@ pub enum Act {
     ClientClockJump { s: usize },
     /// A session's connection to the metadata service is lost.
     MdsReset { s: usize },
-    /// The metadata service restarts.
-    MdsRestart,
+    /// The metadata service restarts; its machine may have lost its power.
+    MdsRestart { v: u32 },
     /// A node's next write or read fails.
     IoFails { i: usize, v: u32 },
     /// Some cannot talk to the others.
@@ -206,6 +206,7 @@ impl Act {
             | Act::SyncFails { v, .. }
             | Act::IoFails { v, .. }
             | Act::Part { v }
+            | Act::MdsRestart { v }
             | Act::Rot { v, .. } => *v = draw,
             _ => {}
         }

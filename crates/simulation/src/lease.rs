@@ -15,7 +15,7 @@ use metadata::lease::LeaseConfig;
 use metadata::lease::holder::{Holder, Moment, Permit, RecallStep, Ticket};
 use metadata::{Event, MemoryStore, Service, ServiceConfig, SessionView};
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Caller, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp};
+use protocol::namespace::{Caller, Held, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp};
 use protocol::{Epoch, Gfid, Rules, SessionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -207,12 +207,20 @@ impl Mds {
             mds.service.submit(Duration::ZERO, 0, request).expect("memory");
         }
         let made = mds.service.finish_turn().expect("memory").into_iter().map(|event| match event {
-            Event::Reply { reply: Reply::Attr(attr), .. } => attr.gfid,
+            Event::Reply { reply: Reply::Attr(attr), .. } | Event::Sync { reply: Reply::Attr(attr), .. } => attr.gfid,
             other => panic!("a file is not made: {other:?}"),
         });
         mds.service.sessions_changed(Duration::ZERO, wall(), SessionView::default()).expect("memory");
         assert!(made.eq((0..OBJECTS).map(|o| object(o).gfid)), "the service numbers files otherwise");
+        mds.sync();
         mds
+    }
+
+    /// Brings to its disk what it has committed.
+    fn sync(&mut self) {
+        let last = self.service.namespace().last_commit();
+        self.service.persister().persist().expect("memory");
+        self.service.persisted(last);
     }
 }
 
@@ -236,8 +244,11 @@ impl World {
     fn mds_tells(&mut self) {
         self.mds.service.leases().check_invariants();
         for event in self.mds.service.finish_turn().expect("memory") {
+            if matches!(event, Event::Sync { .. }) {
+                self.mds.sync();
+            }
             match event {
-                Event::Reply { token, reply } => {
+                Event::Reply { token, reply } | Event::Sync { token, reply } => {
                     let Some((s, asked)) = self.mds.asked.remove(&token) else { continue };
                     let number = asked.request.number;
                     let current = self.clients[s].leases.calls.get(&number).map(|call| call.attempt);
@@ -252,7 +263,6 @@ impl World {
                         self.lines[s].down.push_back(Down::Recall(recall));
                     }
                 }
-                Event::Sync { .. } => unreachable!("no client of this asks for a sync"),
             }
         }
     }
@@ -289,16 +299,24 @@ impl World {
         self.mon_now += Duration::from_secs(1);
         self.mds.service.tick(self.mon_now).expect("memory");
         self.mds_tells();
+        self.mds.sync();
     }
 
-    /// The service is started again.
-    pub fn mds_restarts(&mut self) {
+    /// The service is started again; its machine may have lost its power.
+    pub fn mds_restarts(&mut self, has_lost_power: bool) {
         let mds = &mut self.mds;
+        let loses = has_lost_power && mds.service.namespace().last_commit() > mds.service.durable();
+        if has_lost_power {
+            mds.store.lose_power();
+        }
         mds.service = Service::open(mds.store.clone(), mds.config, wall()).expect("memory");
         (mds.known, mds.owes_sizes) = (None, false);
         mds.asked.clear();
         (0..self.clients.len()).for_each(|s| self.line_lost(s));
         self.cover("the metadata service restarts");
+        if loses {
+            self.cover("the metadata service's machine loses what was not synced");
+        }
     }
 
     /// A connection to the service is lost, and made anew.
@@ -310,13 +328,14 @@ impl World {
             return;
         }
         let held = |(o, file): (usize, &Lease)| {
-            let (mode, open) = (file.holder.mode(), file.holder.may_be_open());
-            (mode.is_some() || open).then_some((object(o).gfid, mode, open))
+            let lease = file.holder.mode().map(|mode| (mode, file.holder.token()));
+            let open = file.holder.may_be_open();
+            (lease.is_some() || open).then_some(Held { gfid: object(o).gfid, lease, open })
         };
         let client = &mut self.clients[s];
         let held = client.leases.files.iter().enumerate().filter_map(held).collect();
         let again: Vec<u64> = client.leases.calls.keys().copied().collect();
-        let reclaim = NamespaceOp::Reclaim { held, locks: Vec::new(), mount: false, last: true };
+        let reclaim = NamespaceOp::Reclaim { held, locks: Vec::new(), mount: false, since: u64::MAX, last: true };
         if self.lines[s].attempts.is_multiple_of(2) {
             self.call(s, reclaim, Why::Told);
             again.into_iter().for_each(|number| self.send_up(s, number));

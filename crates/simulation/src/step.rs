@@ -18,7 +18,7 @@ impl World {
             Act::Drop { .. } | Act::DropAnswer { .. } | Act::DropHolding { .. } => Fault::Drop,
             Act::Reset { .. } | Act::MdsReset { .. } => Fault::Reset,
             Act::Crash { i } if !self.nodes[i].poisoned => Fault::Crash,
-            Act::MonitorRestart | Act::MdsRestart => Fault::Crash,
+            Act::MonitorRestart | Act::MdsRestart { .. } => Fault::Crash,
             Act::Power { .. } | Act::PowerAll { .. } => Fault::Power,
             Act::LoseDisk { .. } => Fault::Lose,
             Act::MarkDown { i } if self.apart(Party::Node(i), Party::Monitor) => return None,
@@ -265,7 +265,7 @@ impl World {
             }
         }
         out.extend((0..self.answers.len()).map(|n| Act::DropHolding { n }));
-        out.extend([Act::PowerAll { v: 0 }, Act::MonitorRestart, Act::MdsRestart, Act::ClockJump]);
+        out.extend([Act::PowerAll { v: 0 }, Act::MonitorRestart, Act::MdsRestart { v: 0 }, Act::ClockJump]);
         if self.partition == 0 {
             out.push(Act::Part { v: 0 });
         }
@@ -387,7 +387,7 @@ impl World {
             Act::MdsLearn => self.mds_learns(),
             Act::MdsTick => self.mds_ticks(),
             Act::MdsSizes => self.mds_sizes(),
-            Act::MdsRestart => self.mds_restarts(),
+            Act::MdsRestart { v } => self.mds_restarts(v.is_multiple_of(2)),
             Act::Renewal { n } => self.renewal(n),
             Act::Part { v } => self.part(v),
             Act::Healed => self.partition = 0,

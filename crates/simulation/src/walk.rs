@@ -45,6 +45,7 @@ pub const STATES: &[&str] = &[
     "session resolved",
     "stable advances",
     "the metadata service restarts",
+    "the metadata service's machine loses what was not synced",
 ];
 
 /// Walks in which all of that is reached for certain.

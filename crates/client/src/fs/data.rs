@@ -261,9 +261,25 @@ impl<B: Backend> LocalFs<B> {
     /// times are not.
     ///
     /// # Errors
-    /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`.
+    /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`, and once if the metadata service lost something else of the
+    /// file with its machine's power.
     pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
-        let Some(inode) = self.shared.table.get(gfid) else { return self.sync_names(caller).await };
+        self.vouched(async || self.fsync_once(gfid, datasync, caller).await).await
+    }
+
+    /// Syncs, again if the service was started anew meanwhile: it may have lost what it then says to have synced.
+    async fn vouched(&self, sync: impl AsyncFn() -> Result<()>) -> Result<()> {
+        loop {
+            let start = self.shared.told.settled().await;
+            sync().await?;
+            if self.shared.told.is_settled(start) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn fsync_once(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
+        let Some(inode) = self.shared.table.get(gfid) else { return self.sync_told(gfid, caller).await };
         inode.with(|state| state.sync_asked(if datasync { SyncKind::Data } else { SyncKind::Full }));
         // Times may be durable before the data that they tell of. A size may not: a loss of power in between would leave
         // zeros at the end of the file.
@@ -292,17 +308,23 @@ impl<B: Backend> LocalFs<B> {
             Err(error) => return Err(error),
         }
         let told = inode.with(|state| state.tellings());
-        self.sync_names(caller).await?;
+        self.sync_told(inode.gfid(), caller).await?;
         inode.with(|state| state.tellings_synced(told));
         Ok(())
     }
 
-    /// fsync of a directory, and of a file of which there is nothing to tell: what the service answered is on disk.
+    /// fsync of a directory: what the service answered is on disk.
     ///
     /// # Errors
-    /// The service's.
-    pub async fn sync_names(&self, caller: Caller) -> Result<()> {
-        self.ask(NamespaceOp::Sync, caller).await.map(drop)
+    /// The service's; EIO, once, if it lost names in the directory with its machine's power.
+    pub async fn sync_names(&self, dir: Gfid, caller: Caller) -> Result<()> {
+        self.vouched(async || self.sync_told(dir, caller).await).await
+    }
+
+    /// What the service answered is on its disk, of this file or directory.
+    async fn sync_told(&self, gfid: Gfid, caller: Caller) -> Result<()> {
+        self.ask(NamespaceOp::Sync, caller).await?;
+        if self.shared.told.take_lost(gfid) { posix(EIO) } else { Ok(()) }
     }
 
     /// Sets the size, with any other attributes in `set` (whose size counts).
@@ -436,11 +458,11 @@ impl<B: Backend> LocalFs<B> {
     pub async fn sync_everything(&self) -> Result<()> {
         // Side by side: where nothing answers, both take the whole timeout.
         let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(self.backend.sync_all());
-        let names = Box::pin(async {
+        let names = async || {
             self.flush_each(&self.shared.table.all()).await?;
-            self.sync_names(own_caller()).await
-        });
-        join_all([data, names]).await.into_iter().fold(Ok(()), Result::and)
+            self.ask(NamespaceOp::Sync, own_caller()).await.map(drop)
+        };
+        join_all([data, Box::pin(self.vouched(names))]).await.into_iter().fold(Ok(()), Result::and)
     }
 
     /// Tells the service what it does not know of these files, many at a time.

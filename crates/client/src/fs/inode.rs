@@ -15,12 +15,13 @@ mod telling;
 use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
+use super::told::What;
 use crate::objecter::{FileRef, SizeHint};
 use habit::SyncHabit;
 pub use habit::SyncKind;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
-use protocol::namespace::{Attr, Grant, LeaseMode, Timestamp};
+use protocol::namespace::{Attr, Grant, Held, LeaseMode, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
@@ -118,6 +119,8 @@ pub struct InodeState {
     attrs: Attributes,
     habit: SyncHabit,
     kernel_cache: bool,
+    /// The write lease is on its way back: what the service is told now may be behind what another tells.
+    returning: bool,
     /// Where the kernel has pages locked, for requests under way.
     locked: Vec<Range<u64>>,
     /// It has no `security.capability`, which the kernel asks for before every write.
@@ -153,6 +156,7 @@ impl InodeState {
             attrs: Attributes::default(),
             habit: SyncHabit::default(),
             kernel_cache: false,
+            returning: false,
             locked: Vec::new(),
             no_capability: false,
             lost: false,
@@ -389,6 +393,23 @@ impl InodeState {
         self.holder.recall(keep)
     }
 
+    /// The lease goes back: the next request returns it. Ends with `gave_back`, or `recalled`.
+    pub fn return_begins(&mut self) {
+        assert!(self.exclusive, "a lease given back with operations inside");
+        self.returning = true;
+    }
+
+    /// The service has lost, with its machine's power, what it was told of the file or told itself. Its holder tells it again; true if
+    /// the lease is to be dropped instead, since what is known here is not so any more. What nobody can tell again is reported once.
+    pub fn told_lost(&mut self, what: What) -> bool {
+        let tells_again = self.lease() == Some(LeaseMode::Write) && !self.returning;
+        if tells_again {
+            self.attrs.forgotten();
+        }
+        self.lost |= self.opens > 0 && (what == What::Rest || what == What::Attributes && !tells_again);
+        self.lease() == Some(LeaseMode::Read)
+    }
+
     /// The service has taken the lease back down to `keep`; called before anyone else may enter.
     pub fn gave_back(&mut self, keep: Option<LeaseMode>) {
         assert!(self.exclusive, "a lease given back with operations inside");
@@ -403,6 +424,7 @@ impl InodeState {
     /// The recall that this task began is through: the lease is down to `keep` (`None` if it was not given back).
     /// Returns a recall that came meanwhile and asks for more.
     pub fn recalled(&mut self, kept: Option<Option<LeaseMode>>) -> Option<Option<LeaseMode>> {
+        self.returning = false;
         self.holder.recalled(kept)
     }
 
@@ -413,6 +435,7 @@ impl InodeState {
         self.holder.fenced();
         self.attrs.lease_gone();
         self.kernel_cache = false;
+        self.returning = false;
     }
 
     /// For an operation that is inside and has waited: did the write lease go with its session meanwhile?
@@ -610,9 +633,10 @@ impl InodeState {
     }
 
     /// For `NamespaceOp::Reclaim`: what this session holds, if anything.
-    pub fn held(&self) -> Option<(Gfid, Option<LeaseMode>, bool)> {
-        let (lease, open) = (self.lease(), self.holder.may_be_open());
-        (lease.is_some() || open).then_some((self.gfid, lease, open))
+    pub fn held(&self) -> Option<Held> {
+        let lease = self.lease().map(|mode| (mode, self.token()));
+        let open = self.holder.may_be_open();
+        (lease.is_some() || open).then_some(Held { gfid: self.gfid, lease, open })
     }
 
     /// Closed, with a lease kept for the next open: when it was closed.

@@ -38,6 +38,7 @@ mod locks;
 mod names;
 mod sweep;
 mod table;
+mod told;
 mod usage;
 
 pub use backend::{Backend, Cluster, Result};
@@ -61,6 +62,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
+use told::Told;
 
 /// A drop of what is cached, under way; dropped, it goes on.
 pub type Dropping = Pin<Box<dyn Future<Output = ()>>>;
@@ -136,6 +138,7 @@ struct Shared {
     locks: locks::OwnLocks,
     known: known::Known,
     durable: durable::Durable,
+    told: told::Told,
 }
 
 impl Shared {
@@ -153,6 +156,7 @@ impl Shared {
             locks: locks::OwnLocks::new(locks),
             known: known::Known::new(locks),
             durable: durable::Durable::default(),
+            told: told::Told::new(locks),
         }
     }
 }
@@ -351,6 +355,8 @@ impl FileSystem {
                         tracing::warn!(%error, "cannot open a new session yet");
                         fs.backend.sleep(Duration::from_secs(1)).await;
                     }
+                    // The service may have been started anew as well.
+                    fs.reclaim().await;
                 });
             }
         }
@@ -424,8 +430,10 @@ impl<B: Backend> LocalFs<B> {
     async fn ask_once(&self, op: NamespaceOp, caller: Caller) -> Result<Reply> {
         let question = self.shared.known.begin(self.backend.term(), &op);
         let telling = self.shared.durable.begin(self.backend.term(), &op);
+        let told = Told::begin(&op);
         let answer = self.backend.namespace(op, caller).await;
         telling.end(answer.is_ok());
+        told.end(&self.shared.told, &answer);
         question.end(self.backend.term(), &answer);
         answer.map(|answered| answered.reply)
     }

@@ -3,16 +3,20 @@
 
 use super::data::FLUSHES_AT_ONCE;
 use super::inode::{InodeState, RecallStep};
+use super::lease::unexpected;
 use super::table::Inode;
+use super::told::What;
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use crate::objecter::join_all;
-use protocol::namespace::NamespaceOp;
+use protocol::namespace::{Commit, NamespaceOp, Reply};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Leases, and locks, reclaimed per request, so that one request stays far below the largest message.
 const RECLAIM_BATCH: usize = 4096;
+/// Pause before the service is told again what it could not be told.
+const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Backend> LocalFs<B> {
     /// One round.
@@ -88,19 +92,57 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// The service has restarted: says what this session holds.
+    /// The service has restarted: says what this session holds, and what of it was lost.
     pub(super) async fn reclaim(&self) {
+        loop {
+            match self.reclaim_once().await {
+                Ok(()) => return,
+                // The next session begins with nothing, and asks by itself.
+                Err(error @ (ClientError::Fenced(_) | ClientError::Closed)) => {
+                    tracing::debug!(%error, "nothing is reclaimed");
+                    return;
+                }
+                Err(error) => tracing::error!(%error, "cannot reclaim leases and locks yet"),
+            }
+            self.backend.sleep(RECLAIM_PAUSE).await;
+        }
+    }
+
+    async fn reclaim_once(&self) -> Result<()> {
         let held: Vec<_> =
             self.shared.table.all().iter().filter_map(|inode| inode.with(|state| state.held())).collect();
         let claims = self.shared.locks.claims();
         let requests = held.len().div_ceil(RECLAIM_BATCH).max(claims.len().div_ceil(RECLAIM_BATCH)).max(1);
         let (mut held, mut claims) = (held.chunks(RECLAIM_BATCH), claims.chunks(RECLAIM_BATCH));
+        let since = self.shared.told.since();
         for request in 1..=requests {
             let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
-            let files = held.len();
-            let op = NamespaceOp::Reclaim { held, locks, mount: true, last: request == requests };
-            if let Err(error) = self.ask(op, own_caller()).await {
-                tracing::error!(%error, files, "cannot reclaim leases and locks");
+            let last = request == requests;
+            match self.ask(NamespaceOp::Reclaim { held, locks, mount: true, since, last }, own_caller()).await? {
+                Reply::Kept(kept) if last => self.settle_losses(&kept).await,
+                Reply::Kept(_) => {}
+                other => return Err(unexpected("reclaim", &other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the service has lost with its machine's power is told again by whoever can, and remembered for an fsync where nobody can.
+    async fn settle_losses(&self, kept: &[Commit]) {
+        let lost = self.shared.told.settle(kept);
+        if !lost.is_empty() {
+            tracing::error!(changes = lost.len(), "the metadata service has lost what it was told and had not brought to its disk");
+        }
+        for (gfid, what) in lost {
+            match self.shared.table.get(gfid) {
+                Some(inode) => {
+                    let is_void = inode.change(|state| state.told_lost(what));
+                    if is_void {
+                        self.recall(gfid, None).await;
+                    }
+                }
+                None if what == What::Rest => self.shared.told.mark_lost(gfid),
+                None => {}
             }
         }
     }

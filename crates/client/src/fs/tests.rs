@@ -1,6 +1,7 @@
 //! Two mounts of one modelled cluster, against a plain byte vector.
 
 mod behind;
+mod power;
 mod syncing;
 
 use super::expiry::Watch;
@@ -13,7 +14,7 @@ use messenger::sync::{LockTable, block_on};
 
 use metadata::lease::holder::Moment;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
-use protocol::namespace::{Attr, DirEntry, FileKind, Grant, LeaseMode, NamespaceOp, Reply, SetAttr};
+use protocol::namespace::{Attr, Commit, DirEntry, FileKind, Grant, Held, LeaseMode, NamespaceOp, Reply, SetAttr};
 use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -81,6 +82,12 @@ struct World {
     /// Reports of writes stay on the way; and what is to be dropped with them.
     reports_wait: bool,
     behind: Vec<Arc<dyn Behind>>,
+    /// The service's last commit, the last that is on its disk, and what is left of former starts.
+    commit: Commit,
+    durable: Commit,
+    kept: Vec<Commit>,
+    /// What the mounts said to hold after restarts.
+    reclaimed: Vec<Held>,
 }
 
 fn root() -> Attr {
@@ -229,6 +236,13 @@ impl Model {
         Reply::Entries { entries, end: true }
     }
 
+    fn reclaim(&self, held: &[Held]) -> Reply {
+        let mut world = self.world.borrow_mut();
+        world.reclaimed.extend_from_slice(held);
+        let last = world.commit;
+        Reply::Kept(world.kept.iter().copied().chain([last]).collect())
+    }
+
     fn sync_names(&self) -> Result<Reply> {
         if self.world.borrow().refuses_to_sync { errno::posix(errno::EIO) } else { Ok(Reply::Done) }
     }
@@ -276,7 +290,8 @@ impl Model {
                 self.world.borrow_mut().syncs += 1;
                 self.sync_names()
             }
-            NamespaceOp::Reclaim { .. } | NamespaceOp::Lock { .. } => Ok(Reply::Done),
+            NamespaceOp::Reclaim { held, .. } => Ok(self.reclaim(&held)),
+            NamespaceOp::Lock { .. } => Ok(Reply::Done),
             other => panic!("{other:?} is not in the model"),
         }
     }
@@ -284,7 +299,15 @@ impl Model {
 
 impl Backend for Model {
     async fn namespace(&self, op: NamespaceOp, caller: Caller) -> Result<Answered> {
-        self.reply(op, caller).await.map(|reply| Answered { reply, dirs: Vec::new() })
+        self.world.borrow_mut().commit.number += u64::from(!op.is_question());
+        let syncs = matches!(op, NamespaceOp::Sync | NamespaceOp::SetAttr { sync: true, .. });
+        let reply = self.reply(op, caller).await?;
+        if syncs {
+            let last = self.world.borrow().commit;
+            self.world.borrow_mut().durable = last;
+        }
+        let (commit, durable) = (self.world.borrow().commit, self.world.borrow().durable);
+        Ok(Answered { reply, dirs: Vec::new(), commit, durable })
     }
 
     fn term(&self) -> Term {

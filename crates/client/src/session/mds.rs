@@ -11,7 +11,7 @@ use messenger::sync::{ContentionMutex, LockTable};
 use messenger::{
     CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent, TrafficClass, Worker,
 };
-use protocol::namespace::{Answer, Attr, Caller, NamespaceOp, Recall, Reply, Request};
+use protocol::namespace::{Answer, Attr, Caller, Commit, NamespaceOp, Recall, Reply, Request};
 use protocol::{Epoch, Kind, SessionId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -72,6 +72,10 @@ pub struct Answered {
     pub reply: Reply,
     /// See [`Answer::dirs`].
     pub dirs: Vec<Attr>,
+    /// See [`Answer::commit`].
+    pub commit: Commit,
+    /// See [`Answer::durable`].
+    pub durable: Commit,
 }
 
 /// A call under way; its number is free when dropped.
@@ -196,7 +200,8 @@ impl Shared {
         let answer = answer.map_err(|error| ClientError::Protocol(error.to_string()))?;
         let until = asked + Duration::from_millis(answer.alone_ms.into());
         self.alone_until(request.session, until, answer.alone_term);
-        Ok(Some(Answered { reply: answer.reply, dirs: answer.dirs }))
+        let Answer { reply, dirs, commit, durable, .. } = answer;
+        Ok(Some(Answered { reply, dirs, commit, durable }))
     }
 
     /// The connection to where the map says that the service is; `None` if it says nothing.

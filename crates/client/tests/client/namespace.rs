@@ -55,7 +55,7 @@ impl Service for Mds {
             connection.reply(
                 &message,
                 Kind::NamespaceReply.to_u16(),
-                protocol::encode(&Answer { reply, alone_ms: 0, alone_term: 0, dirs: Vec::new() }),
+                protocol::encode(&Answer::bare(reply)),
                 Bytes::new(),
             );
         }

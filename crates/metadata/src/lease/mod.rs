@@ -277,21 +277,36 @@ impl Leases {
         Some(held)
     }
 
-    /// After a restart: the store says that this session holds the write lease.
-    pub fn restore_writer(&mut self, gfid: Gfid, session: SessionId) {
-        grant(self.files.entry(gfid).or_default(), &mut self.tokens, session, Want::Hold(LeaseMode::Write));
+    /// After a restart: the store says that this session holds the write lease, by a grant with this token.
+    pub fn restore_writer(&mut self, gfid: Gfid, session: SessionId, token: u64) {
+        let file = self.files.entry(gfid).or_default();
+        file.holders.push(Holder { session, mode: LeaseMode::Write, token, recalled: None });
         self.index(gfid, session);
     }
 
-    /// After a restart: the session says that it holds a lease. A read lease against which another session has been
-    /// granted the write lease meanwhile is asked back at once. A write lease is never granted here: the store knows them.
-    pub fn reclaim(&mut self, now: Duration, gfid: Gfid, session: SessionId, mode: LeaseMode) {
+    /// After a restart: the session says that it holds a lease, by a grant with this token. The store knows of write leases, but as they
+    /// were when the machine last had power: grants and returns of the time before may be lost. So of leases that exclude each other the one
+    /// that was granted last counts, for it was granted when the others had been returned; whose claim does not count is asked for what he
+    /// believes to have.
+    pub fn reclaim(&mut self, now: Duration, gfid: Gfid, session: SessionId, (mode, token): (LeaseMode, u64)) {
         let file = self.files.entry(gfid).or_default();
-        let taken = file.writer().is_some_and(|writer| writer != session);
-        if taken || (mode == LeaseMode::Write && file.held(session) != Some(LeaseMode::Write)) {
-            self.actions.push_back(Action::Recall { session, gfid, keep: None });
+        let excludes = |h: &Holder| h.session != session && h.mode.max(mode) == LeaseMode::Write;
+        let mut others = Vec::new();
+        if file.holders.iter().any(|h| excludes(h) && h.token > token) {
+            others.push(session);
         } else {
-            grant(file, &mut self.tokens, session, Want::Hold(mode));
+            others.extend(file.holders.extract_if(.., |h| excludes(h)).map(|h| h.session));
+            match file.holders.iter_mut().find(|h| h.session == session) {
+                // A grant of which the session has not heard, or a return.
+                Some(holder) if holder.token > token => {}
+                Some(holder) if holder.token == token => holder.mode = holder.mode.min(mode),
+                Some(holder) => (holder.mode, holder.token) = (mode, token),
+                None => file.holders.push(Holder { session, mode, token, recalled: None }),
+            }
+        }
+        for other in others {
+            self.actions.push_back(Action::Recall { session: other, gfid, keep: None });
+            self.index(gfid, other);
         }
         self.index(gfid, session);
         self.settle(now, gfid);

@@ -27,7 +27,7 @@ impl<S: Store> Namespace<S> {
             return errno(libc::EEXIST);
         }
         let inode = new_inode(ctx, &dir, new)?;
-        let gfid = self.new_gfid();
+        let gfid = self.new_gfid()?;
         let (attr, is_dir) = (inode.attr(gfid), inode.is_dir());
         let place = if is_dir { Place::Apart } else { Place::Entry(parent, name.to_vec()) };
         self.place(parent, name, Found { gfid, inode, place });

@@ -33,6 +33,10 @@ pub(super) const CLUSTER: &[u8] = b"mcluster";
 
 /// How often the service was started.
 pub(super) const STARTS: &[u8] = b"mstarts";
+/// The last commit.
+pub(super) const COMMIT: &[u8] = b"mcommit";
+/// How many commits are left of starts before this one.
+pub(super) const KEPT: u8 = b'k';
 
 /// Bytes before the name in the key of an entry or attribute.
 pub(super) const NAME_AT: usize = 17;
@@ -58,6 +62,16 @@ pub(super) fn of_name(kind: u8, gfid: Gfid, name: &[u8]) -> Vec<u8> {
 pub(super) fn gfid_of(key: &[u8]) -> Option<Gfid> {
     let raw = key.get(1..NAME_AT)?.try_into().ok()?;
     Some(Gfid::new(u128::from_be_bytes(raw)))
+}
+
+/// Key of what is left of a start.
+pub(super) fn kept(start: u64) -> Vec<u8> {
+    [&[KEPT], &start.to_be_bytes()[..]].concat()
+}
+
+/// Start of a key made by [`kept`].
+pub(super) fn start_of(key: &[u8]) -> Option<u64> {
+    key.get(1..)?.try_into().ok().map(u64::from_be_bytes)
 }
 
 /// Key of a pool's blob root.

@@ -2,7 +2,8 @@
 //!
 //! Contract: an operation is carried out completely or not at all, and is seen by the next one at once. It is durable
 //! when [`Namespace::commit`] has returned; several operations share one commit. Every file has a gfid that is never
-//! reused, made of an inode number dealt in turn. Permissions are not checked here; leases are not known here.
+//! reused, made of an inode number dealt in turn, below a bound that is on disk: the numbers of files that were lost with the machine's
+//! power may be in use by their makers. Permissions are not checked here; leases are not known here.
 //!
 //! # Records
 //!
@@ -15,13 +16,15 @@
 //! | `x` gfid name | bytes | an extended attribute |
 //! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went |
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
-//! | `w` gfid | session | holds the file's write lease |
+//! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
 //! | `s` gfid | `()` | a writer died: the size is to be recovered from the data |
 //! | `b` pool | gfid | hidden root of a pool's named blobs |
 //! | `r` session number | `Reply` | an answer kept until the session has it |
 //! | `c` session | `()` | the session has spoken to the service |
 //! | `mformat` | u32 | format version of all records |
 //! | `mstarts` | `u64` | how often the service was started |
+//! | `mcommit` | `Commit` | the last commit |
+//! | `k` start | `u64` | how many commits are left of a start before this one |
 //! | `mcluster` | `ClusterId` | the cluster that this namespace belongs to |
 //! | `minodes` | u64 | inode numbers below are dealt or reserved |
 //! | `mfiles` | u64 | number of files and directories, without roots |
@@ -41,21 +44,24 @@ mod setattr;
 mod tests;
 
 pub use remove::{PurgeEntry, SizeRecovery};
-pub use retained::Retained;
+pub use retained::{Retained, Writer};
 
 use crate::store::{Persist, Store, StoreError};
 use inode::{Entry, Found, Inode, Node, Place};
 use overlay::{Overlay, corrupt};
-use protocol::namespace::{Attr, Caller, DirEntry, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
+use protocol::namespace::{Attr, Caller, Commit, DirEntry, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
 use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 2;
-/// All of it reads the same: since then an inode may be in doubt of its times.
-const FORMAT_VERSION_BEFORE: u32 = 1;
-/// Inode numbers reserved at a time: a restart skips at most this many.
-const INODES_RESERVED: u64 = 4096;
+pub const FORMAT_VERSION: u32 = 3;
+/// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
+const FORMAT_VERSION_1: u32 = 1;
+/// Since then writers are noted with their tokens.
+const FORMAT_VERSION_2: u32 = 2;
+/// Inode numbers reserved at a time, when half of the last ones are dealt: more than are dealt from one sync to the next. A restart skips
+/// twice as many at most.
+const INODES_RESERVED: u64 = 1 << 17;
 /// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
 /// 146,000 years to come so far.
 const NUMBER_MAX: u64 = u64::MAX / 4;
@@ -72,6 +78,8 @@ pub type InUse<'a> = &'a dyn Fn(Gfid) -> bool;
 enum OpError {
     /// For the caller.
     Errno(i32),
+    /// After the next sync it may.
+    NotYet,
     /// The store failed.
     Store(StoreError),
 }
@@ -106,6 +114,10 @@ impl Context<'_> {
 struct Counters {
     inode_next: u64,
     inode_reserved: u64,
+    /// The reservation of numbers up to here is on disk.
+    inode_durable: u64,
+    /// The commit that brings the last reservation.
+    reserved_in: Commit,
     files: u64,
     /// Entries in the purge queue; not stored.
     purges: u64,
@@ -120,20 +132,22 @@ pub struct Namespace<S> {
     overlay: Overlay<S>,
     counters: Counters,
     files_stored: u64,
+    last_commit: Commit,
 }
 
 impl<S: Store> Namespace<S> {
-    /// Opens the namespace of a store; an empty store becomes a tree with only the root, made `now`.
+    /// Opens the namespace of a store, and counts that, durably; an empty store becomes a tree with only the root, made `now`. Waits for
+    /// the disk.
     ///
     /// # Errors
-    /// When the store cannot be read, is of another format or holds something else.
+    /// When the store cannot be read or written, is of another format or holds something else.
     pub fn open(store: S, now: Timestamp) -> Result<Self, StoreError> {
         let mut overlay = Overlay::new(store);
         match overlay.store().get(keys::FORMAT)? {
             None => Self::format(&mut overlay, now)?,
             Some(raw) => match postcard::from_bytes::<u32>(&raw) {
                 Ok(FORMAT_VERSION) => {}
-                Ok(FORMAT_VERSION_BEFORE) => overlay.put(keys::FORMAT.to_vec(), &FORMAT_VERSION),
+                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => Self::note_tokens(&mut overlay)?,
                 Ok(other) => {
                     return Err(StoreError::Format { found: other.to_string(), expected: FORMAT_VERSION });
                 }
@@ -150,12 +164,27 @@ impl<S: Store> Namespace<S> {
         let counters = Counters {
             inode_next,
             inode_reserved: inode_next,
+            inode_durable: inode_next,
+            reserved_in: Commit::default(),
             files,
             purges: purges.len() as u64,
             purge_from: purges.first().and_then(|key| keys::gfid_of(key)).unwrap_or(Gfid::new(u128::MAX)),
             unsized_files: overlay.keys(&[keys::UNSIZED])?.len() as u64,
         };
-        Ok(Self { overlay, counters, files_stored: files })
+        let mut namespace = Self { overlay, counters, files_stored: files, last_commit: Commit::default() };
+        namespace.start()?;
+        Ok(namespace)
+    }
+
+    /// Counts a start. What comes of it is told to nobody before it is on disk: were it lost with the machine's power, the next start would
+    /// give the same fencing tokens, inode numbers and commits once more.
+    fn start(&mut self) -> Result<(), StoreError> {
+        self.last_commit.start = self.count_start()?;
+        self.reserve();
+        self.commit()?;
+        self.persister().persist()?;
+        self.persisted(self.last_commit);
+        Ok(())
     }
 
     fn format(overlay: &mut Overlay<S>, now: Timestamp) -> Result<(), StoreError> {
@@ -210,6 +239,7 @@ impl<S: Store> Namespace<S> {
         self.counters = before;
         match failure {
             OpError::Errno(number) => Ok(Reply::Errno(number)),
+            OpError::NotYet => Ok(Reply::TryAgain),
             OpError::Store(error @ StoreError::Corrupt { .. }) => {
                 tracing::error!(%error, "operation failed");
                 Ok(Reply::Errno(libc::EIO))
@@ -261,7 +291,29 @@ impl<S: Store> Namespace<S> {
             self.files_stored = self.counters.files;
             self.overlay.put(keys::FILES.to_vec(), &self.files_stored);
         }
+        if self.overlay.pending() > 0 {
+            self.last_commit = self.next_commit();
+            self.overlay.put(keys::COMMIT.to_vec(), &self.last_commit);
+        }
         self.overlay.commit()
+    }
+
+    /// The last commit that was made, or failed.
+    pub fn last_commit(&self) -> Commit {
+        self.last_commit
+    }
+
+    /// The one that brings what is changed now.
+    fn next_commit(&self) -> Commit {
+        Commit { number: self.last_commit.number + 1, ..self.last_commit }
+    }
+
+    /// Commits up to this one are on disk: the persister began after it, and has run.
+    pub fn persisted(&mut self, upto: Commit) {
+        let counters = &mut self.counters;
+        if counters.reserved_in <= upto {
+            counters.inode_durable = counters.inode_reserved;
+        }
     }
 
     /// How many records wait for the next commit.
@@ -426,7 +478,7 @@ impl<S: Store> Namespace<S> {
         if let Some(gfid) = self.overlay.get::<Gfid>(&key)? {
             return Ok(Reply::Attr(self.existing(gfid)?.attr()));
         }
-        let gfid = self.new_gfid();
+        let gfid = self.new_gfid()?;
         let inode = Inode::directory(gfid, 0o700, ctx.now());
         let attr = inode.attr(gfid);
         self.overlay.put(keys::of_gfid(keys::NODE, gfid), &Node::Here(inode));
@@ -435,16 +487,23 @@ impl<S: Store> Namespace<S> {
     }
 
     /// The next file's id.
-    fn new_gfid(&mut self) -> Gfid {
-        let counters = &mut self.counters;
-        if counters.inode_next == counters.inode_reserved {
-            counters.inode_reserved += INODES_RESERVED;
-            self.overlay.put(keys::INODES.to_vec(), &counters.inode_reserved);
+    fn new_gfid(&mut self) -> OpResult<Gfid> {
+        let Counters { inode_next, inode_reserved, inode_durable, .. } = self.counters;
+        if inode_next >= inode_durable {
+            return Err(OpError::NotYet);
         }
-        let gfid = Gfid::of_inode(self.counters.inode_next);
+        if inode_durable == inode_reserved && inode_reserved - inode_next <= INODES_RESERVED / 2 {
+            self.reserve();
+        }
         self.counters.inode_next += 1;
-        assert!(self.counters.inode_next <= self.counters.inode_reserved, "an inode number was dealt unreserved");
-        gfid
+        Ok(Gfid::of_inode(inode_next))
+    }
+
+    /// Reserves more inode numbers, with the next commit.
+    fn reserve(&mut self) {
+        self.counters.inode_reserved += INODES_RESERVED;
+        self.counters.reserved_in = self.next_commit();
+        self.overlay.put(keys::INODES.to_vec(), &self.counters.inode_reserved);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Records that the service keeps beside the tree, in the same transactions: answers, sessions, write leases.
 
-use super::overlay::{corrupt, decode};
-use super::{Namespace, OpError, keys};
+use super::overlay::{Overlay, corrupt, decode};
+use super::{FORMAT_VERSION, Namespace, OpError, keys};
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Reply, SetAttr, Timestamp};
+use protocol::namespace::{Commit, Reply, SetAttr, Timestamp};
 use protocol::{Gfid, SessionId};
 use std::ops::ControlFlow;
 
@@ -17,9 +17,12 @@ pub struct Retained {
     pub sessions: Vec<SessionId>,
     /// Answers kept: session, request number, answer.
     pub answers: Vec<(SessionId, u64, Reply)>,
-    /// Who holds the write lease of a file.
-    pub writers: Vec<(Gfid, SessionId)>,
+    /// Who holds the write lease of a file, and with which fencing token.
+    pub writers: Vec<(Gfid, Writer)>,
 }
+
+/// Holder and fencing token of a write lease.
+pub type Writer = (SessionId, u64);
 
 impl<S: Store> Namespace<S> {
     /// Reads everything kept, for a restart.
@@ -45,23 +48,61 @@ impl<S: Store> Namespace<S> {
         answers?;
         for key in self.overlay.keys(&[keys::WRITER])? {
             let Some(gfid) = keys::gfid_of(&key) else { continue };
-            retained.writers.extend(self.overlay.get::<SessionId>(&key)?.map(|session| (gfid, session)));
+            retained.writers.extend(self.overlay.get::<Writer>(&key)?.map(|writer| (gfid, writer)));
         }
         Ok(retained)
     }
 
-    /// The service starts: fencing tokens above the result were never given out. Counts with the next commit, and no
-    /// token may be told before it.
-    ///
-    /// # Errors
-    /// When the store cannot be read, or says that there were more starts than tokens have room for.
-    pub fn begin_tokens(&mut self) -> Result<u64, StoreError> {
+    /// Counts this start with the next commit, and keeps what is left of the last one. Returns its number.
+    pub(super) fn count_start(&mut self) -> Result<u64, StoreError> {
         let starts = self.overlay.get::<u64>(keys::STARTS)?.unwrap_or(0).saturating_add(1);
         if starts >> (u64::BITS - TOKEN_BITS) != 0 {
             return Err(corrupt(keys::STARTS, format!("{starts} starts")));
         }
         self.overlay.put(keys::STARTS.to_vec(), &starts);
-        Ok(starts << TOKEN_BITS)
+        if let Some(last) = self.overlay.get::<Commit>(keys::COMMIT)? {
+            self.overlay.put(keys::kept(last.start), &last.number);
+        }
+        Ok(starts)
+    }
+
+    /// Fencing tokens above this one were never given out before this start.
+    pub fn first_token(&self) -> u64 {
+        self.last_commit().start << TOKEN_BITS
+    }
+
+    /// The last commit that is left of each start from this one on, of those of which something is left.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn kept(&self, since: u64) -> Result<Vec<Commit>, StoreError> {
+        let mut kept = Vec::new();
+        let mut read = Ok(());
+        self.overlay.scan(&[keys::KEPT], &keys::kept(since), &mut |key, value| {
+            match (keys::start_of(key), decode(key, value)) {
+                (Some(start), Ok(number)) => kept.push(Commit { start, number }),
+                (None, _) => {}
+                (_, Err(error)) => {
+                    read = Err(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        read?;
+        kept.push(self.last_commit());
+        Ok(kept)
+    }
+
+    /// Brings the notes of writers into the form of now: without a token, every other claim is newer.
+    pub(super) fn note_tokens(overlay: &mut Overlay<S>) -> Result<(), StoreError> {
+        for key in overlay.keys(&[keys::WRITER])? {
+            if let Some(session) = overlay.get::<SessionId>(&key)? {
+                overlay.put(key, &(session, 0u64));
+            }
+        }
+        overlay.put(keys::FORMAT.to_vec(), &FORMAT_VERSION);
+        Ok(())
     }
 
     /// Keeps an answer for a session.
@@ -74,9 +115,10 @@ impl<S: Store> Namespace<S> {
         self.overlay.delete(keys::answer(session, number));
     }
 
-    /// Notes that a session exists.
-    pub fn keep_session(&mut self, session: SessionId) {
+    /// Notes that a session exists, with the commit that is returned.
+    pub fn keep_session(&mut self, session: SessionId) -> Commit {
         self.overlay.put(keys::session(session), &());
+        self.next_commit()
     }
 
     /// Forgets a session; its answers are forgotten apart.
@@ -85,10 +127,10 @@ impl<S: Store> Namespace<S> {
     }
 
     /// Notes who holds the write lease of a file.
-    pub fn set_writer(&mut self, gfid: Gfid, writer: Option<SessionId>) {
+    pub fn set_writer(&mut self, gfid: Gfid, writer: Option<Writer>) {
         let key = keys::of_gfid(keys::WRITER, gfid);
         match writer {
-            Some(session) => self.overlay.put(key, &session),
+            Some(writer) => self.overlay.put(key, &writer),
             None => self.overlay.delete(key),
         }
     }
@@ -103,7 +145,7 @@ impl<S: Store> Namespace<S> {
             return Ok(());
         }
         match self.set_attr(now, gfid, set) {
-            Ok(_) | Err(OpError::Errno(_)) => Ok(()),
+            Ok(_) | Err(OpError::Errno(_) | OpError::NotYet) => Ok(()),
             Err(OpError::Store(error)) => Err(error),
         }
     }

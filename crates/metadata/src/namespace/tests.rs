@@ -6,6 +6,7 @@ use super::*;
 use crate::store::{EmbeddedStore, MemoryStore, StoreConfig};
 use oracle::Oracle;
 use proptest::prelude::*;
+use protocol::SessionId;
 use protocol::namespace::{FileKind, LINK_MAX, RenameMode, SetAttr, XATTR_BYTES_MAX};
 use std::collections::BTreeSet;
 
@@ -336,10 +337,15 @@ fn the_format_before_is_raised() {
     let mut ns = Namespace::open(store.clone(), at(0)).expect("open");
     ns.commit().expect("store works");
     let version = |number: u32| postcard::to_stdvec(&number).expect("encodes");
-    store.commit([(keys::FORMAT.to_vec(), Some(version(1)))].into()).expect("commit");
-    let mut ns = Namespace::open(store.clone(), at(1)).expect("it reads the same");
-    ns.commit().expect("store works");
-    assert_eq!(store.get(keys::FORMAT).expect("store works"), Some(version(2)));
+    let (gfid, session) = (Gfid::of_inode(9), SessionId::new(4));
+    let note = postcard::to_stdvec(&session).expect("encodes");
+    for before in [1, 2] {
+        let writer = (keys::of_gfid(keys::WRITER, gfid), Some(note.clone()));
+        store.commit([(keys::FORMAT.to_vec(), Some(version(before))), writer].into()).expect("commit");
+        let ns = Namespace::open(store.clone(), at(1)).expect("it is raised");
+        assert_eq!(ns.retained().expect("store works").writers, [(gfid, (session, 0))]);
+        assert_eq!(store.get(keys::FORMAT).expect("store works"), Some(version(FORMAT_VERSION)));
+    }
 }
 
 #[test]
@@ -355,13 +361,57 @@ fn another_format_is_refused() {
 
 #[test]
 fn tokens_grow_with_every_start_until_their_number_is_damaged() {
-    let mut ns = fresh();
-    let first = ns.begin_tokens().expect("a first start");
-    assert!(ns.begin_tokens().expect("a second start") > first);
+    let mut store = MemoryStore::default();
+    let start = |store: &MemoryStore| Namespace::open(store.clone(), at(0)).map(|ns| ns.first_token());
+    let first = start(&store).expect("a first start");
+    assert!(start(&store).expect("a second start") > first);
     for starts in [1u64 << 22, u64::MAX] {
-        ns.overlay.put(keys::STARTS.to_vec(), &starts);
-        assert!(matches!(ns.begin_tokens(), Err(StoreError::Corrupt { .. })), "{starts}");
+        let damaged = postcard::to_stdvec(&starts).expect("encodes");
+        store.commit([(keys::STARTS.to_vec(), Some(damaged))].into()).expect("commit");
+        assert!(matches!(start(&store), Err(StoreError::Corrupt { .. })), "{starts}");
     }
+}
+
+#[test]
+fn a_start_that_was_lost_repeats_nothing() {
+    let store = MemoryStore::default();
+    let mut ns = Namespace::open(store.clone(), at(0)).expect("open");
+    let (token, number) = (ns.first_token(), ns.last_commit());
+    let made = made(&mut ns, &create(Gfid::ROOT, b"lost", FileKind::Regular)).gfid;
+    ns.commit().expect("commit");
+    let lost = ns.last_commit();
+    assert!(lost > number);
+    store.lose_power();
+    let mut ns = Namespace::open(store.clone(), at(1)).expect("open");
+    assert_eq!(ns.resolve(Gfid::ROOT, b"lost").expect("store works"), None);
+    assert!(ns.first_token() > token);
+    let new = create(Gfid::ROOT, b"new", FileKind::Regular);
+    assert!(matches!(run(&mut ns, &new), Reply::Attr(attr) if attr.gfid > made), "its maker may still use the number");
+    let kept = ns.kept(lost.start).expect("store works");
+    assert_eq!(kept, [number, ns.last_commit()], "what came behind is lost");
+    ns.commit().expect("commit");
+    ns.persister().persist().expect("persist");
+    let last = ns.last_commit();
+    let ns = Namespace::open(store, at(2)).expect("open");
+    assert_eq!(ns.kept(lost.start).expect("store works"), [number, last, ns.last_commit()]);
+    assert_eq!(ns.kept(last.start).expect("store works"), [last, ns.last_commit()]);
+    assert_eq!(ns.kept(u64::MAX).expect("store works"), [ns.last_commit()]);
+}
+
+#[test]
+fn inode_numbers_are_dealt_only_if_their_reservation_is_on_disk() {
+    let mut ns = fresh();
+    let new = NamespaceOp::BlobRoot { pool: PoolId::new(1) };
+    let all = INODES_RESERVED;
+    for pool in 0..all {
+        let op = NamespaceOp::BlobRoot { pool: PoolId::new(pool as u32 + 2) };
+        assert!(matches!(run(&mut ns, &op), Reply::Attr(_)), "{pool}");
+    }
+    assert_eq!(run(&mut ns, &new), Reply::TryAgain);
+    ns.commit().expect("commit");
+    assert_eq!(run(&mut ns, &new), Reply::TryAgain, "committed is not on disk");
+    ns.persisted(ns.last_commit());
+    assert!(matches!(run(&mut ns, &new), Reply::Attr(_)));
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //! it has it or is gone; the same number asked again gets the same answer. Requests on leases alone need no such memory,
 //! as asking twice comes to the same, but `Close` and `ReturnLease` do: a late copy would take back what was opened since.
 //!
-//! After a restart: write leases are known from the store. Until every session that spoke to the service before has sent
-//! `Reclaim` or is dead, or [`ServiceConfig::grace_max`] is over, operations that could conflict get `TryAgain`.
+//! After a restart: write leases are known from the store, and what sessions claim. Until every session that spoke to the service before
+//! has sent `Reclaim` or is dead, or [`ServiceConfig::grace_max`] is over, operations that could conflict get `TryAgain`. If the machine
+//! has lost its power, the newest commits are lost: [`Reply::Kept`] tells which, and sessions tell again what they can.
 
 mod alone;
 mod locking;
@@ -32,7 +33,7 @@ use crate::namespace::{Namespace, PurgeEntry, SizeRecovery};
 use crate::store::{Persist, Store, StoreError};
 use alone::Alone;
 use protocol::namespace::{
-    Attr, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
+    Attr, Commit, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
 };
 use protocol::{ClusterId, Epoch, Gfid, SessionId};
 use sessions::{Session, Standing};
@@ -141,6 +142,7 @@ pub struct Service<S> {
     ticket_next: u64,
     events: Vec<Event>,
     full: bool,
+    durable: Commit,
 }
 
 impl<S: Store> Service<S> {
@@ -149,9 +151,9 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// As [`Namespace::open`].
     pub fn open(store: S, config: ServiceConfig, wall: Timestamp) -> Result<Self, StoreError> {
-        let mut namespace = Namespace::open(store, wall)?;
+        let namespace = Namespace::open(store, wall)?;
         let retained = namespace.retained()?;
-        let mut leases = Leases::new(config.lease, namespace.begin_tokens()?);
+        let mut leases = Leases::new(config.lease, namespace.first_token());
         let mut sessions: HashMap<SessionId, Session> = HashMap::new();
         for session in retained.sessions {
             sessions.entry(session).or_default();
@@ -159,13 +161,14 @@ impl<S: Store> Service<S> {
         for (session, number, reply) in retained.answers {
             sessions.entry(session).or_default().answers.insert(number, reply);
         }
-        for (gfid, session) in retained.writers {
+        for (gfid, (session, token)) in retained.writers {
             sessions.entry(session).or_default();
-            leases.restore_writer(gfid, session);
+            leases.restore_writer(gfid, session, token);
         }
         for file in namespace.size_recovery_next(usize::MAX)? {
             leases.recover(file.gfid, config.recovery_wait);
         }
+        let durable = namespace.last_commit();
         Ok(Self {
             config,
             orphans: namespace.orphans()?.into_iter().collect(),
@@ -183,6 +186,7 @@ impl<S: Store> Service<S> {
             ticket_next: 0,
             events: Vec::new(),
             full: false,
+            durable,
         })
     }
 
@@ -191,17 +195,23 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// When the store fails.
     pub fn submit(&mut self, now: Duration, token: u64, request: Request) -> Result<(), StoreError> {
-        let synced = is_synced(&request.op);
+        let (session, is_synced) = (request.session, is_synced(&request.op));
         match self.admit(now, token, request) {
             ControlFlow::Continue(pending) => {
                 self.attempt(now, pending, None)?;
                 self.follow_leases(now)
             }
             ControlFlow::Break((token, reply)) => {
-                self.deliver(token, reply, synced);
+                self.deliver(token, reply, is_synced || self.is_unnoted(session));
                 Ok(())
             }
         }
+    }
+
+    /// May the disk not know yet that there is this session? It is answered when it does: after a loss of power nobody is given a lease
+    /// before all sessions that may have some are heard.
+    fn is_unnoted(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.noted_in > self.durable)
     }
 
     /// Decides whether a request is to be carried out now; otherwise says which request gets which answer instead.
@@ -306,6 +316,17 @@ impl<S: Store> Service<S> {
         Ok(cluster)
     }
 
+    /// Commits up to this one are on disk: see [`Namespace::persisted`].
+    pub fn persisted(&mut self, upto: Commit) {
+        self.namespace.persisted(upto);
+        self.durable = self.durable.max(upto);
+    }
+
+    /// The last commit that is on disk.
+    pub fn durable(&self) -> Commit {
+        self.durable
+    }
+
     /// What brings commits to disk, for a thread of its own.
     pub fn persister(&self) -> Box<dyn Persist> {
         self.namespace.persister()
@@ -399,7 +420,7 @@ impl<S: Store> Service<S> {
         }
         let (session, number) = (pending.request.session, pending.request.number);
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
-        let (token, synced) = (pending.token, is_synced(&pending.request.op));
+        let (token, synced) = (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
         if kept {
             self.keep(session, number, &reply);

@@ -2,7 +2,7 @@
 
 use super::{Pending, Service, is_growing, told};
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Attr, FileKind, LeaseMode, NamespaceOp, Reply, Request, SetAttr};
+use protocol::namespace::{Attr, FileKind, Held, LeaseMode, NamespaceOp, Reply, Request, SetAttr};
 use protocol::{Gfid, SessionId};
 use std::cell::Cell;
 use std::time::Duration;
@@ -33,12 +33,13 @@ impl<S: Store> Service<S> {
                 self.take_back(now, &request, *gfid, *keep, set)?;
                 Reply::Done
             }
-            NamespaceOp::Reclaim { held, locks, mount, last } => {
+            NamespaceOp::Reclaim { held, locks, mount, since, last } => {
                 self.reclaim_locks(session, locks)?;
                 if *mount {
                     self.alone.join(session);
                 }
-                self.reclaim(now, session, held, *last)?
+                self.reclaim(now, session, held, *last)?;
+                Reply::Kept(self.namespace.kept(*since)?)
             }
             NamespaceOp::Mount if self.alone.admits(now, session) => {
                 self.alone.join(session);
@@ -125,7 +126,7 @@ impl<S: Store> Service<S> {
     fn opened(&mut self, session: SessionId, attr: &Attr) -> Result<(), StoreError> {
         self.leases.open(attr.gfid, session);
         if self.leases.held(attr.gfid, session) == Some(LeaseMode::Write) {
-            self.namespace.set_writer(attr.gfid, Some(session));
+            self.note_writer(attr.gfid);
             self.namespace.size_given_up(attr.gfid)?;
         }
         Ok(())
@@ -155,15 +156,16 @@ impl<S: Store> Service<S> {
         &mut self,
         now: Duration,
         session: SessionId,
-        held: &[(Gfid, Option<LeaseMode>, bool)],
+        held: &[Held],
         last: bool,
-    ) -> Result<Reply, StoreError> {
-        for &(gfid, mode, open) in held {
+    ) -> Result<(), StoreError> {
+        for &Held { gfid, lease, open } in held {
             if self.namespace.attr(gfid)?.is_none() {
                 continue;
             }
-            if let Some(mode) = mode {
-                self.leases.reclaim(now, gfid, session, mode);
+            if let Some(lease) = lease {
+                self.leases.reclaim(now, gfid, session, lease);
+                self.note_writer(gfid);
             }
             if open {
                 self.leases.open(gfid, session);
@@ -172,8 +174,14 @@ impl<S: Store> Service<S> {
         if let Some(entry) = self.sessions.get_mut(&session) {
             entry.reclaimed |= last;
         }
-        self.maybe_end_grace(now)?;
-        Ok(Reply::Done)
+        self.maybe_end_grace(now)
+    }
+
+    /// Notes in the store who holds the write lease of a file.
+    fn note_writer(&mut self, gfid: Gfid) {
+        let writer = self.leases.writer(gfid);
+        let writer = writer.and_then(|session| Some((session, self.leases.token(gfid, session)?)));
+        self.namespace.set_writer(gfid, writer);
     }
 
     fn list(&mut self, request: &Request) -> Result<Reply, StoreError> {

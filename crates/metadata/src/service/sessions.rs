@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Grant, Reply, Request, Timestamp};
+use protocol::namespace::{Commit, Grant, Reply, Request, Timestamp};
 use protocol::{Epoch, Gfid, Rule, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub(super) struct Session {
     pub answers: BTreeMap<u64, Reply>,
     /// It has told what it holds since the service started.
     pub reclaimed: bool,
+    /// The commit with which the store has noted it.
+    pub noted_in: Commit,
 }
 
 impl<S: Store> Service<S> {
@@ -70,8 +72,8 @@ impl<S: Store> Service<S> {
         }
         let namespace = &mut self.namespace;
         let session = self.sessions.entry(request.session).or_insert_with(|| {
-            namespace.keep_session(request.session);
-            Session { reclaimed: true, ..Session::default() }
+            let noted_in = namespace.keep_session(request.session);
+            Session { reclaimed: true, noted_in, ..Session::default() }
         });
         if request.answered > session.answered {
             session.answered = request.answered;

@@ -1,10 +1,11 @@
 //! The service as clients see it: leases, exactly-once, restarts, deaths.
 
 mod locks;
+mod power;
 
 use super::*;
 use crate::store::MemoryStore;
-use protocol::namespace::{Caller, Grant};
+use protocol::namespace::{Caller, Grant, Held};
 use protocol::{Epoch, PoolId};
 
 const A: SessionId = SessionId::new(1);
@@ -56,7 +57,33 @@ impl Rig {
 
     fn turn(&mut self) -> Vec<Event> {
         self.service.leases().check_invariants();
-        self.service.finish_turn().expect("store works")
+        let events = self.service.finish_turn().expect("store works");
+        if events.iter().any(|event| matches!(event, Event::Sync { .. })) {
+            self.sync();
+        }
+        events
+    }
+
+    /// Brings what was committed to the disk.
+    fn sync(&mut self) {
+        let last = self.service.namespace().last_commit();
+        self.service.persister().persist().expect("store works");
+        self.service.persisted(last);
+    }
+
+    /// The service is started again on a machine that has lost its power.
+    fn lose_power(&mut self) {
+        self.store.lose_power();
+        self.restart();
+        self.sessions(&[A, B], &[]);
+    }
+
+    /// Makes a file with a write lease; gives it with the token.
+    fn write_new(&mut self, session: SessionId, name: &str) -> (Gfid, u64) {
+        match self.call(session, create(name, Some(LeaseMode::Write))) {
+            Reply::Opened { attr, grant: Some(grant) } => (attr.gfid, grant.token),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn pass(&mut self, ms: u64) -> Vec<Event> {
@@ -88,7 +115,7 @@ impl Rig {
     /// The answer to the last request.
     fn answer(&self, events: &[Event]) -> Reply {
         let mut answers = events.iter().filter_map(|event| match event {
-            Event::Reply { token, reply } if *token == self.token => Some(reply.clone()),
+            Event::Reply { token, reply } | Event::Sync { token, reply } if *token == self.token => Some(reply.clone()),
             _ => None,
         });
         answers.next().unwrap_or_else(|| panic!("no answer among {events:?}"))
@@ -123,8 +150,13 @@ fn create(name: &str, open: Option<LeaseMode>) -> NamespaceOp {
     }
 }
 
-fn reclaim(held: Vec<(Gfid, Option<LeaseMode>, bool)>) -> NamespaceOp {
-    NamespaceOp::Reclaim { held, locks: vec![], mount: false, last: true }
+fn reclaim(held: Vec<Held>) -> NamespaceOp {
+    NamespaceOp::Reclaim { held, locks: vec![], mount: false, since: u64::MAX, last: true }
+}
+
+/// What a session holds of a file by a grant with that token.
+fn held(gfid: Gfid, mode: LeaseMode, token: u64, open: bool) -> Held {
+    Held { gfid, lease: Some((mode, token)), open }
 }
 
 fn unlink(name: &str) -> NamespaceOp {
@@ -496,7 +528,7 @@ fn size_that_cannot_be_recovered_holds_nobody_for_long_and_is_probed_at_the_end(
 #[test]
 fn restart_waits_for_those_that_were_there() {
     let mut rig = Rig::new();
-    let written = rig.create(A, "w", Some(LeaseMode::Write)).gfid;
+    let (written, token) = rig.write_new(A, "w");
     let orphan = rig.create(A, "o", Some(LeaseMode::Read)).gfid;
     rig.create(B, "b", None);
     rig.call(A, unlink("o"));
@@ -504,10 +536,10 @@ fn restart_waits_for_those_that_were_there() {
     assert_eq!(rig.call(B, lookup("b")), Reply::TryAgain, "no map yet");
     rig.sessions(&[A, B], &[]);
     assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
-    assert_eq!(rig.call(B, reclaim(vec![])), Reply::Done);
+    assert!(matches!(rig.call(B, reclaim(vec![])), Reply::Kept(_)));
     assert_eq!(rig.call(B, unlink("w")), Reply::TryAgain);
-    let held = vec![(written, Some(LeaseMode::Write), true), (orphan, Some(LeaseMode::Read), true)];
-    assert_eq!(rig.call(A, reclaim(held)), Reply::Done);
+    let held = vec![held(written, LeaseMode::Write, token, true), held(orphan, LeaseMode::Read, token + 1, true)];
+    assert!(matches!(rig.call(A, reclaim(held)), Reply::Kept(_)));
     assert!(!rig.service.in_grace());
     assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid: orphan }), Reply::Attr(_)));
     let (_, events) = rig.send(B, NamespaceOp::Open { gfid: written, lease: LeaseMode::Read });
@@ -539,7 +571,8 @@ fn resent_create_takes_its_lease_again_after_a_restart() {
     let events = rig.send_as(A, number, op);
     let Reply::Opened { attr: again, grant: Some(grant) } = rig.answer(&events) else { panic!("{events:?}") };
     assert_eq!((again, grant.mode), (attr, LeaseMode::Write));
-    assert!(grant.token > first.token, "fencing tokens grow over a restart");
+    assert_eq!(grant.token, first.token, "it is noted with its token");
+    assert!(rig.write_new(A, "g").1 > first.token, "fencing tokens grow over a restart");
     assert_eq!(rig.service.leases().writer(attr.gfid), Some(A));
     assert!(rig.service.leases().is_open(attr.gfid));
 }

@@ -78,12 +78,7 @@ impl Service for Forward {
             }
             Err(error) => {
                 tracing::warn!(peer = %connection.peer(), %error, "request refused");
-                let reply = protocol::encode(&Answer {
-                    reply: Reply::Errno(EPROTO),
-                    alone_ms: 0,
-                    alone_term: 0,
-                    dirs: Vec::new(),
-                });
+                let reply = protocol::encode(&Answer::bare(Reply::Errno(EPROTO)));
                 connection.reply(&message, Kind::NamespaceReply.to_u16(), reply, Default::default());
             }
         }

@@ -7,7 +7,7 @@ use messenger::sync::{Receiver, Sender, oneshot};
 use messenger::{Brevity, Connection, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
-use protocol::namespace::{Answer, Attr, Recall, Reply};
+use protocol::namespace::{Answer, Attr, Commit, Recall, Reply};
 use protocol::{Epoch, Gfid, Kind, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,6 +55,8 @@ struct Sync {
     running: Vec<Waiter>,
     /// Who came after it began.
     waiting: Vec<Waiter>,
+    /// The last commit that the sync which runs, or ran last, brings to the disk.
+    upto: Commit,
     /// Something was committed since the last sync began.
     dirty: bool,
     /// How much.
@@ -80,6 +82,7 @@ impl Owner {
             ended: None,
             running: Vec::new(),
             waiting: Vec::new(),
+            upto: service.durable(),
             dirty: true,
             changes: 0,
             last: Duration::ZERO,
@@ -210,7 +213,8 @@ impl Owner {
             let alone_term = self.service.alone_term();
             let tells = alone_ms > 0 && !matches!(reply, Reply::Errno(_));
             let dirs = if tells { self.attrs(&dirs) } else { Vec::new() };
-            let front = protocol::encode(&Answer { reply, alone_ms, alone_term, dirs });
+            let (commit, durable) = (self.service.namespace().last_commit(), self.service.durable());
+            let front = protocol::encode(&Answer { reply, alone_ms, alone_term, dirs, commit, durable });
             connection.reply_to(to, Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()));
         }
     }
@@ -263,6 +267,7 @@ impl Owner {
         let Some(persister) = self.sync.persister.take() else { return Ok(()) };
         self.sync.running = std::mem::take(&mut self.sync.waiting);
         self.sync.dirty = false;
+        self.sync.upto = self.service.namespace().last_commit();
         let is_small = std::mem::take(&mut self.sync.changes) <= SMALL_CHANGES_MAX;
         if is_small && self.sync.brevity.is_expected() {
             let (result, took) = timed_persist(&*persister);
@@ -296,6 +301,7 @@ impl Owner {
     ) -> Result<(), StoreError> {
         result?;
         took.into_iter().for_each(|took| self.sync.brevity.took(took));
+        self.service.persisted(self.sync.upto);
         self.sync.persister = Some(persister);
         for waiter in std::mem::take(&mut self.sync.running) {
             match waiter {

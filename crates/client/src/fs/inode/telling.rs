@@ -27,6 +27,8 @@ pub struct Flush {
     pub sync: bool,
     /// It says anew whether times may follow.
     moves_mark: bool,
+    /// It tells again what the service has lost.
+    reminds: bool,
     change: u64,
     /// Under which grant.
     token: u64,
@@ -63,6 +65,8 @@ pub(super) struct Attributes {
     /// How often the service was told something of the file, or told it itself, and how many of these are on its disk.
     tellings: u64,
     tellings_synced: u64,
+    /// The service has lost what it was told: it is to be told again, changed or not.
+    forgotten: bool,
 }
 
 impl Attributes {
@@ -103,7 +107,16 @@ impl Attributes {
     /// The write lease is gone, and whatever was to be told with it.
     pub(super) fn lease_gone(&mut self) {
         self.dirty = false;
+        self.forgotten = false;
         self.following.lease_gone();
+    }
+
+    /// The service has lost what it was told.
+    pub(super) fn forgotten(&mut self) {
+        self.forgotten = true;
+        // Any size: that of now is not on its disk.
+        self.told_size = 0;
+        self.tellings += 1;
     }
 }
 
@@ -151,7 +164,7 @@ impl InodeState {
 
     /// Is something known here that the service does not know, or waits for?
     pub fn has_to_tell(&self) -> bool {
-        self.attrs.dirty || self.attrs.following.may_be_marked()
+        self.attrs.dirty || self.attrs.forgotten || self.attrs.following.may_be_marked()
     }
 
     /// A sweep passes: is the service to be told? Times that may follow wait until a sweep finds nothing new.
@@ -172,12 +185,12 @@ impl InodeState {
 
     /// Would something be missed that only this mount knows?
     pub(super) fn is_untold(&self) -> bool {
-        self.attrs.dirty && !self.may_follow()
+        self.attrs.forgotten || self.attrs.dirty && !self.may_follow()
     }
 
     /// Need an fsync tell nothing of this file?
     fn may_follow(&self) -> bool {
-        self.attrs.following.is_marked() && self.is_markable()
+        self.attrs.following.is_marked() && self.is_markable() && !self.attrs.forgotten
     }
 
     /// If the session dies, is the time at which that is noticed as good as what only this mount knows?
@@ -214,12 +227,13 @@ impl InodeState {
         };
         // A mark that is taken back must not come back with older times when the service loses its power.
         let sync = moves_mark || kind != FlushKind::Whole;
-        Some(Flush { set, sync, moves_mark, change: self.attrs.change, token: self.token() })
+        let reminds = tells && self.attrs.forgotten;
+        Some(Flush { set, sync, moves_mark, reminds, change: self.attrs.change, token: self.token() })
     }
 
     /// Has an fsync to tell something, and is it to say that times may follow?
     fn tells_at_fsync(&mut self, times_may_follow: bool) -> (bool, bool) {
-        if !self.attrs.dirty {
+        if !self.attrs.dirty && !self.attrs.forgotten {
             return (false, false);
         }
         if self.may_follow() {
@@ -242,6 +256,7 @@ impl InodeState {
             self.attrs.tellings_synced = self.attrs.tellings;
         }
         self.attrs.told_size = flush.set.size.unwrap_or(self.attrs.told_size);
+        self.attrs.forgotten &= !flush.reminds;
         self.attrs.flushed_stamp = stamp;
         self.attrs.dirty &= self.attrs.change != flush.change;
         let is_same_grant = self.lease() == Some(LeaseMode::Write) && self.token() == flush.token;

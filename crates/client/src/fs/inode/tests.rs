@@ -312,7 +312,7 @@ fn only_what_nobody_misses_is_forgotten() {
     assert!(!state.is_forgettable());
     let ticket = state.try_close().expect("idle");
     state.close_done(ticket, true);
-    assert_eq!(state.held(), Some((Gfid::of_inode(7), Some(LeaseMode::Read), false)));
+    assert_eq!(state.held(), Some(Held { gfid: Gfid::of_inode(7), lease: Some((LeaseMode::Read, state.token())), open: false }));
     assert_eq!(state.recall(None), RecallStep::Begin);
     assert!(state.enter_if_quiet(state.entered()));
     state.gave_back(None);
@@ -411,4 +411,37 @@ fn a_mark_of_a_dead_session_does_not_count_in_the_next() {
     assert!(!state.has_to_tell());
     let flush = fsync(&mut state, 99);
     assert_eq!(flush.set.mtime, Some(time(99)), "the service has to be told");
+}
+
+#[test]
+fn what_was_lost_is_told_by_a_flush_that_began_later() {
+    let mut state = leased(LeaseMode::Write, 50);
+    let earlier = state.begin_flush(FlushKind::Whole).expect("idle");
+    assert!(!state.told_lost(What::Attributes));
+    state.flush_done(earlier, Sent::Told, 1);
+    assert!(state.has_to_tell(), "the one under way did not have it");
+    state.learned(&Attr { mtime: time(8), ..attr(50) });
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
+    assert_eq!((flush.set.size, flush.set.mtime), (Some(50), Some(time(8))), "a time set meanwhile stays");
+    state.flush_done(flush, Sent::No, 2);
+    assert!(state.has_to_tell());
+    let flush = state.begin_flush(FlushKind::Sync { times_may_follow: true }).expect("idle");
+    assert!(flush.sync && flush.set.size == Some(50));
+    state.flush_done(flush, Sent::Synced, 3);
+    assert!(!state.has_to_tell() && state.is_size_synced());
+}
+
+#[test]
+fn a_lease_on_its_way_back_tells_nothing_that_was_lost() {
+    let mut state = leased(LeaseMode::Write, 50);
+    state.opened();
+    assert_eq!(state.recall(None), RecallStep::Begin);
+    assert!(state.enter_if_quiet(state.entered()));
+    state.return_begins();
+    assert!(!state.told_lost(What::Attributes));
+    assert!(!state.has_to_tell(), "another may be telling its own by now");
+    assert!(state.take_lost(), "so whoever asks is told");
+    state.gave_back(None);
+    state.leave(Access::Exclusive);
+    assert_eq!(state.recalled(Some(None)), None);
 }

@@ -4,7 +4,7 @@ use super::*;
 use messenger::sync::LockTable;
 use proptest::prelude::*;
 use protocol::PoolId;
-use protocol::namespace::{LeaseMode, Timestamp};
+use protocol::namespace::{Commit, LeaseMode, Timestamp};
 use std::collections::BTreeMap;
 
 const ALONE: Term = Term { number: 1, holds: true };
@@ -43,6 +43,10 @@ fn directory(number: u64) -> Gfid {
 
 fn missing<T>() -> Result<T> {
     Err(ClientError::Posix(ENOENT))
+}
+
+fn answered(reply: Reply, dirs: Vec<Attr>) -> Answered {
+    Answered { reply, dirs, commit: Commit::default(), durable: Commit::default() }
 }
 
 impl World {
@@ -114,7 +118,7 @@ impl World {
             _ => return Err(ClientError::Posix(super::super::errno::EEXIST)),
         };
         let dirs = op.changed_dirs().map(|dir| self.files[&dir]).collect();
-        Ok(Answered { reply, dirs })
+        Ok(answered(reply, dirs))
     }
 
     fn list(&self, dir: Gfid) -> Result<Answered> {
@@ -125,7 +129,7 @@ impl World {
             written_elsewhere: false,
         };
         let reply = Reply::Entries { entries: of_dir.map(entry).collect(), end: true };
-        Ok(Answered { reply, dirs: Vec::new() })
+        Ok(answered(reply, Vec::new()))
     }
 
     /// Everything that is known is true.
