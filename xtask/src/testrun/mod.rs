@@ -28,6 +28,7 @@ mod full_disk;
 mod fuzzing;
 mod heal;
 mod kills;
+mod mds_power;
 mod operator;
 pub mod posix;
 mod programs;
@@ -200,6 +201,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     }
     if report.wants("kill") {
         kills::run(&bench, report)?;
+        mds_power::run(&bench, report)?;
     }
     if report.wants("sick") {
         sick::run(&bench, report)?;
