@@ -294,6 +294,8 @@ pub enum NamespaceOp {
         mount: bool,
         /// It wants to know what became of the commits of this start and those after it.
         since: u64,
+        /// The start that answered the first request; 0 in the first. Another one takes none for the last.
+        begun: u64,
         /// Nothing follows in a further request.
         last: bool,
     },
@@ -412,7 +414,7 @@ pub struct Commit {
     pub number: u64,
 }
 
-/// The answer to a request.
+/// The answer to a request. The service keeps some in its store: variants are added at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// Attributes.
@@ -437,9 +439,6 @@ pub enum Reply {
     },
     /// The lock in the way, if there is one.
     Lock(Option<RangeLock>),
-    /// The last commit that is left of each start in question. Those of it that came later, and whole starts that are not named, were
-    /// lost with the power of the service's machine.
-    Kept(Vec<Commit>),
     /// Done.
     Done,
     /// A POSIX errno.
@@ -449,6 +448,14 @@ pub enum Reply {
     /// The service has just started and waits for leases to be reclaimed, or a recall takes long: ask again shortly,
     /// with the same number.
     TryAgain,
+    /// To `Reclaim`.
+    Kept {
+        /// The last commit that is left of each start in question, this one's last. Those that came later, and whole starts that are not
+        /// named, were lost with the power of the service's machine.
+        commits: Vec<Commit>,
+        /// Files of which the session has no lease any more, or which are gone.
+        refused: Vec<Gfid>,
+    },
 }
 
 /// A reply as it travels.

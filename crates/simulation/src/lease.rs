@@ -335,7 +335,8 @@ impl World {
         let client = &mut self.clients[s];
         let held = client.leases.files.iter().enumerate().filter_map(held).collect();
         let again: Vec<u64> = client.leases.calls.keys().copied().collect();
-        let reclaim = NamespaceOp::Reclaim { held, locks: Vec::new(), mount: false, since: u64::MAX, last: true };
+        let reclaim =
+            NamespaceOp::Reclaim { held, locks: Vec::new(), mount: false, since: u64::MAX, begun: 0, last: true };
         if self.lines[s].attempts.is_multiple_of(2) {
             self.call(s, reclaim, Why::Told);
             again.into_iter().for_each(|number| self.send_up(s, number));

@@ -91,15 +91,15 @@ fn loses_power(bench: &Bench, rig: &Rig) -> Outcome {
     disk.lose_power(bench)?;
 
     grown.sync_all().doing(|| "a size that the mount knows still can be told again, but fsync")?;
-    is_refused("a file whose making was lost", made.sync_all(), Errno::STALE)?;
-    is_refused("a file whose mode was lost", moded.sync_all(), Errno::IO)?;
-    is_refused("a directory in which a name was lost", sync_dir(), Errno::IO)?;
+    is_refused("fsync of a file whose making was lost", made.sync_all(), Errno::IO)?;
+    is_refused("fsync of a file whose mode was lost", moded.sync_all(), Errno::IO)?;
+    is_refused("fsync of a directory in which a name was lost", sync_dir(), Errno::IO)?;
     sync_dir().doing(|| "it was said once, but fsync of the directory")?;
     moded.sync_all().doing(|| "it was said once, but fsync")?;
     ensure!(!area.join("made").exists(), "what was lost is there");
     let new = open("new")?;
     ensure!(new.metadata().doing(|| "cannot stat")?.ino() != lost_number, "the number of a lost file is used again");
-    made.write_all(b"!").doing(|| "cannot write to what has no name any more")?;
+    is_refused("a write to a file that is gone", made.write_all(b"!"), Errno::STALE)?;
     ensure!(new.metadata().doing(|| "cannot stat")?.len() == 0, "another file has what a lost one was given");
 
     rig.cluster.kill(MOUNT)?;
@@ -115,10 +115,10 @@ fn late() -> Vec<u8> {
     (0..LATE_BYTES).map(|at| (at / 7) as u8).collect()
 }
 
-fn is_refused(what: &str, synced: io::Result<()>, with: Errno) -> Outcome {
-    match synced {
+fn is_refused(what: &str, done: io::Result<()>, with: Errno) -> Outcome {
+    match done {
         Err(error) if Errno::from_io_error(&error) == Some(with) => Ok(()),
-        Err(error) => fail(format!("fsync of {what}: {error}, not {with:?}")),
-        Ok(()) => fail(format!("fsync of {what} succeeds")),
+        Err(error) => fail(format!("{what}: {error}, not {with:?}")),
+        Ok(()) => fail(format!("{what} succeeds")),
     }
 }

@@ -246,7 +246,14 @@ impl<B: Backend> LocalFs<B> {
         if inode.with(|state| state.is_doubtful()) {
             self.sync_data(&inode).await?;
         }
-        if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+        if self.is_lost(&inode) { posix(EIO) } else { Ok(()) }
+    }
+
+    /// Was something of the file lost that nobody was told? True once.
+    fn is_lost(&self, inode: &Inode) -> bool {
+        let with_session = inode.with(|state| state.take_lost());
+        let by_service = self.shared.told.take_lost(inode.gfid());
+        with_session || by_service
     }
 
     /// Waits until the shards have acknowledged all that was answered.
@@ -291,7 +298,7 @@ impl<B: Backend> LocalFs<B> {
             data.and(attrs)?;
         }
         self.shared.usage.forget(gfid);
-        if inode.with(|state| state.take_lost()) { posix(EIO) } else { Ok(()) }
+        if self.is_lost(&inode) { posix(EIO) } else { Ok(()) }
     }
 
     /// Sends what only this mount knows of the file's attributes and an fsync promises, and waits until it is on the service's
@@ -308,7 +315,7 @@ impl<B: Backend> LocalFs<B> {
             Err(error) => return Err(error),
         }
         let told = inode.with(|state| state.tellings());
-        self.sync_told(inode.gfid(), caller).await?;
+        self.ask(NamespaceOp::Sync, caller).await?;
         inode.with(|state| state.tellings_synced(told));
         Ok(())
     }

@@ -15,7 +15,6 @@ mod telling;
 use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
-use super::told::What;
 use crate::objecter::{FileRef, SizeHint};
 use habit::SyncHabit;
 pub use habit::SyncKind;
@@ -69,6 +68,17 @@ pub enum Entry {
     Wait,
     /// Ask the service for this lease with `Open`, then call `granted` or `not_granted`, then ask again.
     Acquire(Ticket, LeaseMode),
+}
+
+/// What makes good that the service has lost size and times of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remedy {
+    /// They are told again, with the next flush.
+    TellAgain,
+    /// The lease under which they were learned has to go: they are not so any more.
+    AskAgain,
+    /// Nothing here.
+    None,
 }
 
 /// What is known of the bytes beyond the size.
@@ -399,15 +409,27 @@ impl InodeState {
         self.returning = true;
     }
 
-    /// The service has lost, with its machine's power, what it was told of the file or told itself. Its holder tells it again; true if
-    /// the lease is to be dropped instead, since what is known here is not so any more. What nobody can tell again is reported once.
-    pub fn told_lost(&mut self, what: What) -> bool {
-        let tells_again = self.lease() == Some(LeaseMode::Write) && !self.returning;
-        if tells_again {
-            self.attrs.forgotten();
+    /// The service has lost, with its machine's power, what it was told of the file or told itself.
+    pub fn told_lost(&mut self) -> Remedy {
+        match self.lease() {
+            Some(LeaseMode::Write) if !self.returning => {
+                self.attrs.service_forgot();
+                Remedy::TellAgain
+            }
+            Some(LeaseMode::Read) => Remedy::AskAgain,
+            _ => Remedy::None,
         }
-        self.lost |= self.opens > 0 && (what == What::Rest || what == What::Attributes && !tells_again);
-        self.lease() == Some(LeaseMode::Read)
+    }
+
+    /// After its restart, the service does not know of the lease.
+    pub fn claim_refused(&mut self) {
+        if self.returning {
+            return;
+        }
+        self.lost |= self.opens > 0 && self.lease() == Some(LeaseMode::Write) && self.is_untold();
+        self.holder.claim_refused();
+        self.attrs.lease_gone();
+        self.kernel_cache = false;
     }
 
     /// The service has taken the lease back down to `keep`; called before anyone else may enter.

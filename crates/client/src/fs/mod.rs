@@ -433,7 +433,10 @@ impl<B: Backend> LocalFs<B> {
         let told = Told::begin(&op);
         let answer = self.backend.namespace(op, caller).await;
         telling.end(answer.is_ok());
-        told.end(&self.shared.told, &answer);
+        if told.end(&self.shared.told, &answer) {
+            let fs = self.aside();
+            self.backend.spawn(async move { drop(fs.ask(NamespaceOp::Sync, own_caller()).await) });
+        }
         question.end(self.backend.term(), &answer);
         answer.map(|answered| answered.reply)
     }

@@ -2,13 +2,14 @@
 //! bound go back, leases and locks are claimed again after a restart of the service and dropped when the session dies.
 
 use super::data::FLUSHES_AT_ONCE;
-use super::inode::{InodeState, RecallStep};
+use super::inode::{InodeState, RecallStep, Remedy};
 use super::lease::unexpected;
 use super::table::Inode;
-use super::told::What;
+use super::told::ChangeKind;
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use crate::objecter::join_all;
+use protocol::Gfid;
 use protocol::namespace::{Commit, NamespaceOp, Reply};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,36 +116,63 @@ impl<B: Backend> LocalFs<B> {
         let requests = held.len().div_ceil(RECLAIM_BATCH).max(claims.len().div_ceil(RECLAIM_BATCH)).max(1);
         let (mut held, mut claims) = (held.chunks(RECLAIM_BATCH), claims.chunks(RECLAIM_BATCH));
         let since = self.shared.told.since();
+        let mut begun = 0;
         for request in 1..=requests {
             let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
             let last = request == requests;
-            match self.ask(NamespaceOp::Reclaim { held, locks, mount: true, since, last }, own_caller()).await? {
-                Reply::Kept(kept) if last => self.settle_losses(&kept).await,
-                Reply::Kept(_) => {}
+            let op = NamespaceOp::Reclaim { held, locks, mount: true, since, begun, last };
+            let (commits, refused) = match self.ask(op, own_caller()).await? {
+                Reply::Kept { commits, refused } => (commits, refused),
                 other => return Err(unexpected("reclaim", &other)),
+            };
+            let start = commits.last().map_or(0, |last| last.start);
+            for gfid in refused {
+                self.refused(gfid);
+            }
+            if begun != 0 && begun != start {
+                return Err(ClientError::Protocol(
+                    "the service was started again while it was told what is held".into(),
+                ));
+            }
+            begun = start;
+            if last {
+                self.settle_losses(&commits).await;
             }
         }
         Ok(())
     }
 
+    /// The service does not know of the lease, or of the file.
+    fn refused(&self, gfid: Gfid) {
+        let Some(inode) = self.shared.table.get(gfid) else { return };
+        tracing::warn!(%gfid, "a lease, or its file, is gone with a restart of the metadata service");
+        inode.change(InodeState::claim_refused);
+        drop(self.shared.kernel.invalidate(gfid, WHOLE_FILE));
+    }
+
     /// What the service has lost with its machine's power is told again by whoever can, and remembered for an fsync where nobody can.
     async fn settle_losses(&self, kept: &[Commit]) {
-        let lost = self.shared.told.settle(kept);
+        let lost = self.shared.told.losses(kept);
         if !lost.is_empty() {
-            tracing::error!(changes = lost.len(), "the metadata service has lost what it was told and had not brought to its disk");
+            tracing::error!(
+                changes = lost.len(),
+                "the metadata service has lost what it was told and had not brought to its disk"
+            );
         }
-        for (gfid, what) in lost {
-            match self.shared.table.get(gfid) {
-                Some(inode) => {
-                    let is_void = inode.change(|state| state.told_lost(what));
-                    if is_void {
-                        self.recall(gfid, None).await;
-                    }
-                }
-                None if what == What::Rest => self.shared.told.mark_lost(gfid),
-                None => {}
+        let mut void = Vec::new();
+        for (gfid, kind) in lost {
+            let inode = self.shared.table.get(gfid);
+            let remedy = inode.map_or(Remedy::None, |inode| inode.change(InodeState::told_lost));
+            match (kind, remedy) {
+                (ChangeKind::Attributes, Remedy::TellAgain) | (ChangeKind::Adopted, _) => {}
+                (ChangeKind::Attributes | ChangeKind::Rest, _) => self.shared.told.mark_lost(gfid),
             }
+            void.extend((remedy == Remedy::AskAgain).then_some(gfid));
         }
+        self.shared.told.settle(kept.last().map_or(0, |last| last.start));
+        void.sort_unstable();
+        void.dedup();
+        join_all(void.into_iter().map(|gfid| self.recall(gfid, None))).await;
     }
 
     /// The session is dead: nothing is held any more, and nothing cached may be used.

@@ -240,7 +240,9 @@ impl Model {
         let mut world = self.world.borrow_mut();
         world.reclaimed.extend_from_slice(held);
         let last = world.commit;
-        Reply::Kept(world.kept.iter().copied().chain([last]).collect())
+        let is_gone = |held: &&Held| !world.files.contains_key(&held.gfid);
+        let refused = held.iter().filter(is_gone).map(|held| held.gfid).collect();
+        Reply::Kept { commits: world.kept.iter().copied().chain([last]).collect(), refused }
     }
 
     fn sync_names(&self) -> Result<Reply> {

@@ -1,8 +1,8 @@
 //! What the metadata service was told and forgets if its machine loses its power, as it has not been brought to the disk yet.
 //!
-//! Contract: no I/O, no clock, for any thread. Every request goes through [`Told::begin`] and [`Telling::end`]. Between the first answer of
-//! a service that was started anew and [`Told::settle`] nobody knows what an fsync would vouch for: it waits in [`Told::settled`], and is
-//! worth what it says only if [`Told::is_settled`] holds at its end.
+//! Contract: no I/O, no clock, for any thread. Every request of the file system goes through [`Told::begin`] and [`Change::end`]. Between the
+//! first answer of a service that was started anew and [`Told::settle`] nobody knows what an fsync would vouch for: it waits in
+//! [`Told::settled`], and is worth what it says only if [`Told::is_settled`] holds at its end.
 
 use super::Result;
 use crate::session::Answered;
@@ -13,9 +13,12 @@ use std::collections::{HashSet, VecDeque};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+/// So many changes that may not be on the disk are as many as should be remembered: the service is to sync. 16 MiB.
+const CHANGES_MAX: usize = 1 << 18;
+
 /// What the service was told, or told us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub(super) enum ChangeKind {
     /// Size and times of a file, which who holds its write lease can tell again.
     Attributes,
     /// The same, but the service told them.
@@ -25,10 +28,10 @@ pub enum What {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Change {
+struct Entry {
     commit: Commit,
     gfid: Gfid,
-    what: What,
+    kind: ChangeKind,
 }
 
 #[derive(Default)]
@@ -37,8 +40,13 @@ struct State {
     settled: u64,
     /// The last start that was heard of; 0: none was.
     heard: u64,
+    /// The start that said last what is left of those before it, and what is.
+    judge: u64,
+    kept: Vec<Commit>,
     /// What may not be on the disk: of the last seconds.
-    changes: VecDeque<Change>,
+    changes: VecDeque<Entry>,
+    /// The service was asked to sync, for they are many.
+    is_full: bool,
     /// Of what something is lost that cannot be told again, until somebody learns of it.
     lost: HashSet<Gfid>,
     waiters: Vec<Waker>,
@@ -51,8 +59,8 @@ pub(super) struct Told {
 
 /// A request under way: what its answer makes true.
 #[derive(Debug)]
-pub(super) struct Telling {
-    file: Option<(Gfid, What)>,
+pub(super) struct Change {
+    file: Option<(Gfid, ChangeKind)>,
     dirs: [Option<Gfid>; 2],
     makes: bool,
 }
@@ -63,51 +71,52 @@ impl Told {
     }
 
     /// A request is about to be sent.
-    pub(super) fn begin(op: &NamespaceOp) -> Telling {
+    pub(super) fn begin(op: &NamespaceOp) -> Change {
         let file = match op {
             NamespaceOp::SetAttr { gfid, set, .. } => {
                 let rest = SetAttr { size: None, mtime: None, ctime: None, times_follow: false, ..*set };
-                let what = if rest == SetAttr::default() { What::Attributes } else { What::Rest };
-                Some((*gfid, what))
+                let kind = if rest == SetAttr::default() { ChangeKind::Attributes } else { ChangeKind::Rest };
+                Some((*gfid, kind))
             }
-            NamespaceOp::SetXattr { gfid, .. } | NamespaceOp::RemoveXattr { gfid, .. } => Some((*gfid, What::Rest)),
-            NamespaceOp::Open { gfid, .. } => Some((*gfid, What::Adopted)),
+            NamespaceOp::SetXattr { gfid, .. } | NamespaceOp::RemoveXattr { gfid, .. } => {
+                Some((*gfid, ChangeKind::Rest))
+            }
+            NamespaceOp::Open { gfid, .. } => Some((*gfid, ChangeKind::Adopted)),
             _ => None,
         };
         let mut dirs = op.changed_dirs();
         let dirs = [dirs.next(), dirs.next()];
-        Telling { file, dirs, makes: matches!(op, NamespaceOp::Create { .. }) }
+        Change { file, dirs, makes: matches!(op, NamespaceOp::Create { .. }) }
     }
 
     /// For `NamespaceOp::Reclaim`: from which start of the service on it counts what is left.
     pub(super) fn since(&self) -> u64 {
-        self.state.lock().changes.iter().map(|change| change.commit.start).min().unwrap_or(u64::MAX)
+        let state = self.state.lock();
+        let first = state.changes.iter().map(|entry| entry.commit.start).chain([state.settled]).min();
+        // Nothing was told yet: nothing can be lost.
+        first.filter(|first| *first > 0).unwrap_or(u64::MAX)
     }
 
-    /// So much is left; the last commit is of the start that was asked. Gives what is lost.
-    pub(super) fn settle(&self, kept: &[Commit]) -> Vec<(Gfid, What)> {
+    /// So much is left; the last commit is of the start that was asked. Gives what is lost, to be dealt with before [`Told::settle`].
+    pub(super) fn losses(&self, kept: &[Commit]) -> Vec<(Gfid, ChangeKind)> {
         let mut state = self.state.lock();
-        let Some(now) = kept.last().map(|last| last.start).filter(|now| *now >= state.settled) else {
-            return Vec::new();
-        };
-        let is_kept = |commit: Commit| {
-            commit.start >= now
-                || kept.iter().any(|kept| kept.start == commit.start && commit.number <= kept.number)
-        };
-        let mut lost = Vec::new();
-        state.changes.retain(|change| {
-            if !is_kept(change.commit) {
-                lost.push((change.gfid, change.what));
-            }
-            // What is left of former starts was brought to the disk by this one.
-            change.commit.start >= now
-        });
-        state.settled = now;
-        state.heard = state.heard.max(now);
+        let Some(now) = kept.last().map(|last| last.start).filter(|now| *now >= state.judge) else { return Vec::new() };
+        (state.judge, state.kept) = (now, kept.to_vec());
+        let (judged, rest) = std::mem::take(&mut state.changes).into_iter().partition(|entry| entry.commit.start < now);
+        state.changes = rest;
+        let judged: VecDeque<Entry> = judged;
+        // What is left of former starts was brought to the disk by this one.
+        judged.into_iter().filter(|entry| !state.is_kept(entry.commit)).map(|entry| (entry.gfid, entry.kind)).collect()
+    }
+
+    /// What was lost when this service was started is dealt with.
+    pub(super) fn settle(&self, start: u64) {
+        let mut state = self.state.lock();
+        state.settled = state.settled.max(start);
+        state.heard = state.heard.max(start);
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
         waiters.into_iter().for_each(Waker::wake);
-        lost
     }
 
     /// Remembers that something of the file or directory is lost, for the next who wants to know it on the disk.
@@ -142,28 +151,50 @@ impl Told {
     }
 }
 
-impl Telling {
-    /// It was answered, well or not.
-    pub(super) fn end(self, told: &Told, answer: &Result<Answered>) {
-        let Ok(Answered { reply, commit, durable, .. }) = answer else { return };
+impl State {
+    /// Is a commit of a start before the one that said last what is left?
+    fn is_kept(&self, commit: Commit) -> bool {
+        self.kept.iter().any(|kept| kept.start == commit.start && commit.number <= kept.number)
+    }
+
+    fn forget_durable(&mut self, durable: Commit) {
+        let is_durable = |entry: &Entry| entry.commit.start == durable.start && entry.commit <= durable;
+        while self.changes.front().is_some_and(is_durable) {
+            self.changes.pop_front();
+        }
+        self.is_full &= self.changes.len() >= CHANGES_MAX;
+    }
+}
+
+impl Change {
+    /// It was answered, well or not. True if the service should sync, as there is too much to remember.
+    pub(super) fn end(self, told: &Told, answer: &Result<Answered>) -> bool {
+        let Ok(Answered { reply, commit, durable, .. }) = answer else { return false };
         let mut state = told.state.lock();
         if state.heard == 0 {
             state.settled = commit.start;
         }
         state.heard = state.heard.max(commit.start);
-        while state.changes.front().is_some_and(|first| first.commit <= *durable && first.commit.start == durable.start) {
-            state.changes.pop_front();
-        }
+        state.forget_durable(*durable);
         if commit <= durable {
-            return;
+            return false;
         }
         let made = match reply {
-            Reply::Attr(attr) | Reply::Opened { attr, .. } if self.makes => Some((attr.gfid, What::Rest)),
+            Reply::Attr(attr) | Reply::Opened { attr, .. } if self.makes => Some((attr.gfid, ChangeKind::Rest)),
             _ => None,
         };
-        let dirs = self.dirs.into_iter().flatten().map(|dir| (dir, What::Rest));
+        let dirs = self.dirs.into_iter().flatten().map(|dir| (dir, ChangeKind::Rest));
         let changes = self.file.into_iter().chain(made).chain(dirs);
-        state.changes.extend(changes.map(|(gfid, what)| Change { commit: *commit, gfid, what }));
+        if commit.start < state.judge {
+            // It comes late: others have gone on with what is left.
+            if !state.is_kept(*commit) {
+                state.lost.extend(changes.map(|(gfid, _)| gfid));
+            }
+            return false;
+        }
+        state.changes.extend(changes.map(|(gfid, kind)| Entry { commit: *commit, gfid, kind }));
+        let is_full = state.changes.len() >= CHANGES_MAX;
+        is_full && !std::mem::replace(&mut state.is_full, true)
     }
 }
 
@@ -202,7 +233,7 @@ mod tests {
 
     fn tell(told: &Told, op: &NamespaceOp, commit: Commit, durable: Commit) {
         let answered = Answered { reply: Reply::Done, dirs: Vec::new(), commit, durable };
-        Told::begin(op).end(told, &Ok(answered));
+        assert!(!Told::begin(op).end(told, &Ok(answered)), "it is not full");
     }
 
     #[test]
@@ -215,9 +246,9 @@ mod tests {
         tell(&told, &unlink, commit(3, 12), commit(3, 9));
         tell(&told, &NamespaceOp::Open { gfid: FILE, lease: LeaseMode::Read }, commit(3, 13), commit(3, 9));
         assert_eq!(told.since(), 3);
-        let lost = told.settle(&[commit(3, 10), commit(4, 1)]);
-        assert_eq!(lost, [(OTHER, What::Rest), (Gfid::ROOT, What::Rest), (FILE, What::Adopted)]);
-        assert_eq!(told.settle(&[commit(3, 10), commit(4, 1)]), [], "it is told once");
+        let lost = told.losses(&[commit(3, 10), commit(4, 1)]);
+        assert_eq!(lost, [(OTHER, ChangeKind::Rest), (Gfid::ROOT, ChangeKind::Rest), (FILE, ChangeKind::Adopted)]);
+        assert_eq!(told.losses(&[commit(3, 10), commit(4, 1)]), [], "it is told once");
     }
 
     #[test]
@@ -225,16 +256,16 @@ mod tests {
         let told = told();
         tell(&told, &sized(FILE), commit(3, 10), commit(3, 9));
         tell(&told, &NamespaceOp::StatFs, commit(3, 10), commit(3, 10));
-        assert_eq!(told.since(), u64::MAX);
+        assert!(told.state.lock().changes.is_empty());
         tell(&told, &sized(OTHER), commit(3, 10), commit(3, 10));
-        assert_eq!(told.settle(&[commit(4, 1)]), [], "it was synced with its answer");
+        assert_eq!(told.losses(&[commit(4, 1)]), [], "it was synced with its answer");
     }
 
     #[test]
     fn a_start_of_which_nothing_is_left_loses_all_that_it_was_told() {
         let told = told();
         tell(&told, &sized(FILE), commit(3, 10), commit(3, 9));
-        assert_eq!(told.settle(&[commit(4, 1)]), [(FILE, What::Attributes)]);
+        assert_eq!(told.losses(&[commit(4, 1)]), [(FILE, ChangeKind::Attributes)]);
     }
 
     #[test]
@@ -242,8 +273,8 @@ mod tests {
         let told = told();
         tell(&told, &sized(FILE), commit(3, 10), commit(3, 9));
         tell(&told, &sized(OTHER), commit(4, 2), commit(4, 1));
-        assert_eq!(told.settle(&[commit(3, 10), commit(4, 2)]), []);
-        assert_eq!(told.settle(&[commit(4, 1), commit(5, 1)]), [(OTHER, What::Attributes)]);
+        assert_eq!(told.losses(&[commit(3, 10), commit(4, 2)]), []);
+        assert_eq!(told.losses(&[commit(4, 1), commit(5, 1)]), [(OTHER, ChangeKind::Attributes)]);
     }
 
     #[test]
@@ -255,9 +286,35 @@ mod tests {
         tell(&told, &NamespaceOp::Sync, commit(4, 1), commit(4, 1));
         assert!(!told.is_settled(3));
         assert_eq!(poll_once(told.settled()), None);
-        assert_eq!(told.settle(&[commit(3, 9), commit(4, 1)]), [(FILE, What::Attributes)]);
+        assert_eq!(told.losses(&[commit(3, 9), commit(4, 1)]), [(FILE, ChangeKind::Attributes)]);
+        assert_eq!(poll_once(told.settled()), None, "they are not dealt with yet");
+        told.settle(4);
         assert_eq!(poll_once(told.settled()), Some(4));
         assert!(told.is_settled(4));
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_its_service_has_gone_is_judged_at_once() {
+        let told = told();
+        assert_eq!(told.since(), u64::MAX);
+        tell(&told, &NamespaceOp::StatFs, commit(3, 10), commit(3, 9));
+        assert_eq!(told.since(), 3, "what else that start was told may not be heard of yet");
+        assert_eq!(told.losses(&[commit(3, 11), commit(4, 1)]), []);
+        tell(&told, &sized(FILE), commit(3, 11), commit(3, 9));
+        tell(&told, &sized(OTHER), commit(3, 12), commit(3, 9));
+        assert!(!told.take_lost(FILE) && told.take_lost(OTHER));
+        assert!(told.state.lock().changes.is_empty());
+    }
+
+    #[test]
+    fn the_service_is_to_sync_when_there_is_too_much_to_remember() {
+        let told = told();
+        let end = |number: usize| {
+            let (commit, durable) = (commit(3, number as u64 + 1), commit(3, 0));
+            let answered = Answered { reply: Reply::Done, dirs: Vec::new(), commit, durable };
+            Told::begin(&sized(FILE)).end(&told, &Ok(answered))
+        };
+        assert_eq!((0..2 * CHANGES_MAX).filter(|number| end(*number)).count(), 1, "it is asked once");
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Shared {
     pub(super) async fn namespace(self: &Arc<Self>, op: NamespaceOp, caller: Caller) -> Result<Answered, ClientError> {
         let session = self.check()?;
         let _timed = self.namespace_times.stopwatch();
-        if !matches!(op, NamespaceOp::Mount | NamespaceOp::Reclaim { .. }) {
+        if !matches!(op, NamespaceOp::Mount) {
             self.ensure_mounted(session, caller).await?;
         }
         let number = Number { number: self.mds.numbers.lock().begin(), mds: &self.mds };

@@ -88,6 +88,8 @@ struct Holder {
     token: u64,
     /// What it was asked to keep at most, and when.
     recalled: Option<(Option<LeaseMode>, Duration)>,
+    /// So says the store since the restart; the session has not said it.
+    noted: bool,
 }
 
 #[derive(Debug)]
@@ -124,7 +126,8 @@ impl File {
 
     /// Does this session have what it wants already, whoever else waits?
     fn has(&self, session: SessionId, want: Want) -> bool {
-        let Some(holder) = self.holders.iter().find(|h| h.session == session) else { return false };
+        // Who holds what is only noted may have had a later grant of it: he is given one with a token of its own.
+        let Some(holder) = self.holders.iter().find(|h| h.session == session && !h.noted) else { return false };
         match want {
             Want::Current => true,
             Want::Alone => holder.mode == LeaseMode::Write,
@@ -280,28 +283,40 @@ impl Leases {
     /// After a restart: the store says that this session holds the write lease, by a grant with this token.
     pub fn restore_writer(&mut self, gfid: Gfid, session: SessionId, token: u64) {
         let file = self.files.entry(gfid).or_default();
-        file.holders.push(Holder { session, mode: LeaseMode::Write, token, recalled: None });
+        file.holders.push(Holder { session, mode: LeaseMode::Write, token, recalled: None, noted: true });
         self.index(gfid, session);
     }
 
     /// After a restart: the session says that it holds a lease, by a grant with this token. The store knows of write leases, but as they
     /// were when the machine last had power: grants and returns of the time before may be lost. So of leases that exclude each other the one
     /// that was granted last counts, for it was granted when the others had been returned; whose claim does not count is asked for what he
-    /// believes to have.
-    pub fn reclaim(&mut self, now: Duration, gfid: Gfid, session: SessionId, (mode, token): (LeaseMode, u64)) {
+    /// believes to have. `late`: others may have been granted leases and have returned them since the restart, so that a write lease which
+    /// is not known counts no more. True if the claim counts.
+    pub fn reclaim(
+        &mut self,
+        now: Duration,
+        (gfid, session): (Gfid, SessionId),
+        (mode, token): (LeaseMode, u64),
+        late: bool,
+    ) -> bool {
         let file = self.files.entry(gfid).or_default();
         let excludes = |h: &Holder| h.session != session && h.mode.max(mode) == LeaseMode::Write;
+        let is_newer = |h: &Holder| excludes(h) && (late || h.token > token);
+        let is_lost = late && mode == LeaseMode::Write && file.held(session).is_none();
+        let counts = !is_lost && !file.holders.iter().any(is_newer);
         let mut others = Vec::new();
-        if file.holders.iter().any(|h| excludes(h) && h.token > token) {
+        if !counts {
             others.push(session);
         } else {
             others.extend(file.holders.extract_if(.., |h| excludes(h)).map(|h| h.session));
             match file.holders.iter_mut().find(|h| h.session == session) {
-                // A grant of which the session has not heard, or a return.
+                // A grant of which the session has not heard.
                 Some(holder) if holder.token > token => {}
-                Some(holder) if holder.token == token => holder.mode = holder.mode.min(mode),
-                Some(holder) => (holder.mode, holder.token) = (mode, token),
-                None => file.holders.push(Holder { session, mode, token, recalled: None }),
+                Some(holder) => {
+                    holder.mode = if holder.token == token { holder.mode.min(mode) } else { mode };
+                    (holder.token, holder.noted) = (token, false);
+                }
+                None => file.holders.push(Holder { session, mode, token, recalled: None, noted: false }),
             }
         }
         for other in others {
@@ -310,6 +325,8 @@ impl Leases {
         }
         self.index(gfid, session);
         self.settle(now, gfid);
+        self.drop_if_idle(gfid);
+        counts
     }
 
     /// The session is dead: what it has open is closed, what it waits for expires, its leases stay. Returns the files
@@ -570,10 +587,10 @@ fn grant(file: &mut File, tokens: &mut u64, session: SessionId, want: Want) {
     match file.holders.iter_mut().find(|h| h.session == session) {
         Some(holder) => {
             holder.mode = holder.mode.max(mode);
-            holder.token = token;
+            (holder.token, holder.noted) = (token, false);
             holder.recalled = None; // what was asked for is moot: the queue that asked has been served
         }
-        None => file.holders.push(Holder { session, mode, token, recalled: None }),
+        None => file.holders.push(Holder { session, mode, token, recalled: None, noted: false }),
     }
 }
 

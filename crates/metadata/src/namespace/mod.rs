@@ -59,8 +59,7 @@ pub const FORMAT_VERSION: u32 = 3;
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
 const FORMAT_VERSION_2: u32 = 2;
-/// Inode numbers reserved at a time, when half of the last ones are dealt: more than are dealt from one sync to the next. A restart skips
-/// twice as many at most.
+/// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
 const INODES_RESERVED: u64 = 1 << 17;
 /// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
 /// 146,000 years to come so far.
@@ -306,6 +305,11 @@ impl<S: Store> Namespace<S> {
     /// The one that brings what is changed now.
     fn next_commit(&self) -> Commit {
         Commit { number: self.last_commit.number + 1, ..self.last_commit }
+    }
+
+    /// Are inode numbers reserved that may be dealt after the next sync only?
+    pub fn awaits_sync(&self) -> bool {
+        self.counters.inode_durable < self.counters.inode_reserved
     }
 
     /// Commits up to this one are on disk: the persister began after it, and has run.

@@ -341,9 +341,12 @@ fn the_format_before_is_raised() {
     let note = postcard::to_stdvec(&session).expect("encodes");
     for before in [1, 2] {
         let writer = (keys::of_gfid(keys::WRITER, gfid), Some(note.clone()));
-        store.commit([(keys::FORMAT.to_vec(), Some(version(before))), writer].into()).expect("commit");
+        let done = (keys::answer(session, 5), Some(vec![6]));
+        store.commit([(keys::FORMAT.to_vec(), Some(version(before))), writer, done].into()).expect("commit");
         let ns = Namespace::open(store.clone(), at(1)).expect("it is raised");
-        assert_eq!(ns.retained().expect("store works").writers, [(gfid, (session, 0))]);
+        let retained = ns.retained().expect("store works");
+        assert_eq!(retained.writers, [(gfid, (session, 0))]);
+        assert_eq!(retained.answers, [(session, 5, Reply::Done)], "bytes that older versions wrote");
         assert_eq!(store.get(keys::FORMAT).expect("store works"), Some(version(FORMAT_VERSION)));
     }
 }

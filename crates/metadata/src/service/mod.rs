@@ -322,6 +322,11 @@ impl<S: Store> Service<S> {
         self.durable = self.durable.max(upto);
     }
 
+    /// Does somebody wait for the next sync who did not ask for it?
+    pub fn awaits_sync(&self) -> bool {
+        self.namespace.awaits_sync()
+    }
+
     /// The last commit that is on disk.
     pub fn durable(&self) -> Commit {
         self.durable

@@ -33,13 +33,14 @@ impl<S: Store> Service<S> {
                 self.take_back(now, &request, *gfid, *keep, set)?;
                 Reply::Done
             }
-            NamespaceOp::Reclaim { held, locks, mount, since, last } => {
+            NamespaceOp::Reclaim { held, locks, mount, since, begun, last } => {
                 self.reclaim_locks(session, locks)?;
                 if *mount {
                     self.alone.join(session);
                 }
-                self.reclaim(now, session, held, *last)?;
-                Reply::Kept(self.namespace.kept(*since)?)
+                let is_whole = *begun == 0 || *begun == self.namespace.last_commit().start;
+                let refused = self.reclaim(now, session, held, *last && is_whole)?;
+                Reply::Kept { commits: self.namespace.kept(*since)?, refused }
             }
             NamespaceOp::Mount if self.alone.admits(now, session) => {
                 self.alone.join(session);
@@ -158,13 +159,17 @@ impl<S: Store> Service<S> {
         session: SessionId,
         held: &[Held],
         last: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<Gfid>, StoreError> {
+        let mut refused = Vec::new();
         for &Held { gfid, lease, open } in held {
             if self.namespace.attr(gfid)?.is_none() {
+                refused.push(gfid);
                 continue;
             }
             if let Some(lease) = lease {
-                self.leases.reclaim(now, gfid, session, lease);
+                if !self.leases.reclaim(now, (gfid, session), lease, !self.in_grace()) {
+                    refused.push(gfid);
+                }
                 self.note_writer(gfid);
             }
             if open {
@@ -174,7 +179,8 @@ impl<S: Store> Service<S> {
         if let Some(entry) = self.sessions.get_mut(&session) {
             entry.reclaimed |= last;
         }
-        self.maybe_end_grace(now)
+        self.maybe_end_grace(now)?;
+        Ok(refused)
     }
 
     /// Notes in the store who holds the write lease of a file.

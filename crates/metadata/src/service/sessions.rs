@@ -123,8 +123,9 @@ impl<S: Store> Service<S> {
     /// Ends the grace period when nobody is left to wait for.
     pub(super) fn maybe_end_grace(&mut self, now: Duration) -> Result<(), StoreError> {
         let (Some(until), Some(_)) = (self.grace_until, &self.view) else { return Ok(()) };
-        let missing = self.sessions.iter().filter(|(id, s)| !s.reclaimed && self.standing(**id) == Standing::Live);
-        let missing = missing.count();
+        // Of what a dead session held the notes may be lost, too: as long as its last writes are not decided, nobody knows.
+        let may_hold = |id: SessionId| self.standing(id) == Standing::Live || self.is_dead(id);
+        let missing = self.sessions.iter().filter(|(id, session)| !session.reclaimed && may_hold(**id)).count();
         if missing > 0 && now < until {
             return Ok(());
         }

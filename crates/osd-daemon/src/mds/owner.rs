@@ -195,7 +195,9 @@ impl Owner {
         let mut wants_sync = false;
         for event in self.service.finish_turn()? {
             match event {
-                metadata::Event::Reply { token, reply } => self.answer(token, reply),
+                metadata::Event::Reply { token, reply } => {
+                    self.answer(token, reply, self.service.namespace().last_commit());
+                }
                 metadata::Event::Recall { session, recall } => self.recall(session, &recall),
                 metadata::Event::Sync { token, reply } => {
                     self.sync.waiting.push(Waiter::Request(token, reply));
@@ -206,14 +208,15 @@ impl Owner {
         if wants_sync { self.start_sync() } else { Ok(()) }
     }
 
-    fn answer(&mut self, token: u64, reply: Reply) {
+    /// Tells the reply, which is in this commit or one before it.
+    fn answer(&mut self, token: u64, reply: Reply, commit: Commit) {
         if let Some(Asked { session, connection, reply_to: to, dirs }) = self.asked.remove(&token) {
             let alone = self.service.promise_alone(self.now, session);
             let alone_ms = u32::try_from(alone.as_millis()).unwrap_or(0);
             let alone_term = self.service.alone_term();
             let tells = alone_ms > 0 && !matches!(reply, Reply::Errno(_));
             let dirs = if tells { self.attrs(&dirs) } else { Vec::new() };
-            let (commit, durable) = (self.service.namespace().last_commit(), self.service.durable());
+            let durable = self.service.durable();
             let front = protocol::encode(&Answer { reply, alone_ms, alone_term, dirs, commit, durable });
             connection.reply_to(to, Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()));
         }
@@ -252,7 +255,8 @@ impl Owner {
     }
 
     fn maybe_sync(&mut self, now: Duration) -> Result<(), StoreError> {
-        let due = self.sync.dirty && now >= self.sync.last + self.config.sync_interval;
+        let is_time = now >= self.sync.last + self.config.sync_interval;
+        let due = self.sync.dirty && (is_time || self.service.awaits_sync());
         if !due && self.sync.waiting.is_empty() {
             return Ok(());
         }
@@ -305,7 +309,7 @@ impl Owner {
         self.sync.persister = Some(persister);
         for waiter in std::mem::take(&mut self.sync.running) {
             match waiter {
-                Waiter::Request(token, reply) => self.answer(token, reply),
+                Waiter::Request(token, reply) => self.answer(token, reply, self.sync.upto),
                 // The asker is gone only at the end.
                 Waiter::Purges(answer, entries) => drop(answer.send(entries)),
             }

@@ -202,8 +202,9 @@ fn serves_syncs_and_keeps_across_a_restart() {
     let mds = rig.start();
     let client = Client::new(&rig.handle, mds.addr(), A);
     client.number.set(100);
-    let reclaim = NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: u64::MAX, last: true };
-    assert!(matches!(client.call(reclaim), Reply::Kept(_)));
+    let reclaim =
+        NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: u64::MAX, begun: 0, last: true };
+    assert!(matches!(client.call(reclaim), Reply::Kept { .. }));
     assert_eq!(client.call(NamespaceOp::Lookup { parent: Gfid::ROOT, name: b"f".to_vec() }), Reply::Attr(made));
     mds.stop();
     let mut other = rig.config.clone();

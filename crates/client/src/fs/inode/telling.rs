@@ -112,7 +112,7 @@ impl Attributes {
     }
 
     /// The service has lost what it was told.
-    pub(super) fn forgotten(&mut self) {
+    pub(super) fn service_forgot(&mut self) {
         self.forgotten = true;
         // Any size: that of now is not on its disk.
         self.told_size = 0;

@@ -312,7 +312,10 @@ fn only_what_nobody_misses_is_forgotten() {
     assert!(!state.is_forgettable());
     let ticket = state.try_close().expect("idle");
     state.close_done(ticket, true);
-    assert_eq!(state.held(), Some(Held { gfid: Gfid::of_inode(7), lease: Some((LeaseMode::Read, state.token())), open: false }));
+    assert_eq!(
+        state.held(),
+        Some(Held { gfid: Gfid::of_inode(7), lease: Some((LeaseMode::Read, state.token())), open: false })
+    );
     assert_eq!(state.recall(None), RecallStep::Begin);
     assert!(state.enter_if_quiet(state.entered()));
     state.gave_back(None);
@@ -417,7 +420,7 @@ fn a_mark_of_a_dead_session_does_not_count_in_the_next() {
 fn what_was_lost_is_told_by_a_flush_that_began_later() {
     let mut state = leased(LeaseMode::Write, 50);
     let earlier = state.begin_flush(FlushKind::Whole).expect("idle");
-    assert!(!state.told_lost(What::Attributes));
+    assert_eq!(state.told_lost(), Remedy::TellAgain);
     state.flush_done(earlier, Sent::Told, 1);
     assert!(state.has_to_tell(), "the one under way did not have it");
     state.learned(&Attr { mtime: time(8), ..attr(50) });
@@ -438,9 +441,8 @@ fn a_lease_on_its_way_back_tells_nothing_that_was_lost() {
     assert_eq!(state.recall(None), RecallStep::Begin);
     assert!(state.enter_if_quiet(state.entered()));
     state.return_begins();
-    assert!(!state.told_lost(What::Attributes));
+    assert_eq!(state.told_lost(), Remedy::None);
     assert!(!state.has_to_tell(), "another may be telling its own by now");
-    assert!(state.take_lost(), "so whoever asks is told");
     state.gave_back(None);
     state.leave(Access::Exclusive);
     assert_eq!(state.recalled(Some(None)), None);

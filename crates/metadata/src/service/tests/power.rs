@@ -102,14 +102,64 @@ fn a_writer_that_became_a_reader_is_one() {
 }
 
 #[test]
+fn a_claim_that_comes_after_others_were_granted_leases_counts_no_more() {
+    let mut rig = rig();
+    let gfid = file(&mut rig, "a");
+    let (_, token) = opened(rig.call(A, open(gfid, LeaseMode::Write)));
+    rig.lose_power();
+    rig.call(B, reclaim(vec![]));
+    rig.pass(31_000);
+    assert!(!rig.service.in_grace(), "A was silent for too long");
+    opened(rig.call(B, open(gfid, LeaseMode::Write)));
+    let claim = reclaim(vec![held(gfid, LeaseMode::Write, token, true)]);
+    let refused = |reply: Reply| matches!(reply, Reply::Kept { refused, .. } if refused == [gfid]);
+    assert!(refused(rig.call(A, claim.clone())));
+    rig.call(B, give_back(gfid, None, SetAttr::default()));
+    assert!(refused(rig.call(A, claim)), "B may have written");
+    assert_eq!(rig.service.leases().writer(gfid), None);
+    rig.check();
+}
+
+#[test]
+fn what_a_dead_session_may_have_held_is_nobodys_until_its_writes_are_decided() {
+    let mut rig = rig();
+    let gfid = file(&mut rig, "a");
+    opened(rig.call(A, open(gfid, LeaseMode::Write)));
+    rig.store.lose_power();
+    rig.restart();
+    rig.sessions(&[B], &[A]);
+    rig.call(B, reclaim(vec![]));
+    assert_eq!(rig.call(B, open(gfid, LeaseMode::Write)), Reply::TryAgain);
+    rig.sessions(&[B], &[]);
+    opened(rig.call(B, open(gfid, LeaseMode::Write)));
+}
+
+#[test]
+fn what_the_store_alone_knows_is_granted_with_a_token_of_its_own() {
+    let mut rig = rig();
+    let gfid = file(&mut rig, "a");
+    opened(rig.call(A, open(gfid, LeaseMode::Write)));
+    rig.sync();
+    rig.call(A, give_back(gfid, None, SetAttr::default()));
+    let (_, later) = opened(rig.call(A, open(gfid, LeaseMode::Write)));
+    rig.call(A, give_back(gfid, None, SetAttr::default()));
+    rig.lose_power();
+    rig.call(B, reclaim(vec![]));
+    rig.call(A, reclaim(vec![Held { gfid, lease: None, open: true }]));
+    let (_, token) = opened(rig.call(A, open(gfid, LeaseMode::Write)));
+    assert!(token > later, "a smaller one would be void to A, for ever");
+}
+
+#[test]
 fn what_is_lost_can_be_told_from_what_is_kept() {
     let mut rig = rig();
     let first = rig.service.namespace().last_commit();
     rig.create(A, "lost", None);
     let lost = rig.service.namespace().last_commit();
     rig.lose_power();
-    let since = NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: first.start, last: true };
-    let Reply::Kept(kept) = rig.call(A, since) else { panic!("another answer") };
+    let since =
+        NamespaceOp::Reclaim { held: vec![], locks: vec![], mount: false, since: first.start, begun: 0, last: true };
+    let Reply::Kept { commits: kept, .. } = rig.call(A, since) else { panic!("another answer") };
     let left = |commit: Commit| kept.iter().any(|kept| kept.start == commit.start && commit <= *kept);
     assert!(left(first) && !left(lost), "{kept:?}");
     assert!(kept.last().is_some_and(|now| now.start > first.start), "{kept:?}");
