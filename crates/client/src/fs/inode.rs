@@ -136,8 +136,8 @@ pub struct InodeState {
     /// It has no `security.capability`, which the kernel asks for before every write.
     no_capability: bool,
     lost: bool,
-    /// How often a session died with the write lease while somebody had the file open, and for how many of these the objecter
-    /// was asked whether writes were lost.
+    /// How often the write lease went with a session while somebody had the file open, or without one, and for how many of these the
+    /// objecter was asked whether writes were lost.
     doubts: (u64, u64),
     last_used: u64,
     waiters: Vec<Waker>,
@@ -403,7 +403,7 @@ impl InodeState {
         self.holder.recall(keep)
     }
 
-    /// The lease goes back: the next request returns it. Ends with `gave_back`, or `recalled`.
+    /// The lease goes back, after what is to be told now. Ends with `gave_back`, or `recalled`.
     pub fn return_begins(&mut self) {
         assert!(self.exclusive, "a lease given back with operations inside");
         self.returning = true;
@@ -421,12 +421,14 @@ impl InodeState {
         }
     }
 
-    /// After its restart, the service does not know of the lease.
-    pub fn claim_refused(&mut self) {
-        if self.returning {
+    /// The service does not know of the lease by the grant with this token, nor of a later one.
+    pub fn claim_refused(&mut self, token: u64) {
+        if self.returning || self.token() != token {
             return;
         }
-        self.lost |= self.opens > 0 && self.lease() == Some(LeaseMode::Write) && self.is_untold();
+        let writes = self.lease() == Some(LeaseMode::Write);
+        self.lost |= self.opens > 0 && writes && (self.is_untold() || self.shared > 0 || self.behind > 0);
+        self.doubts.0 += u64::from(writes);
         self.holder.claim_refused();
         self.attrs.lease_gone();
         self.kernel_cache = false;

@@ -204,9 +204,9 @@ impl<B: Backend> LocalFs<B> {
             }
         };
         self.sync_data(inode).await?;
+        inode.with(InodeState::return_begins);
         self.flush_attrs(inode).await?;
         let request = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
-        inode.with(InodeState::return_begins);
         match self.ask(request, own_caller()).await {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => {}
             Err(error) => return Err(error),

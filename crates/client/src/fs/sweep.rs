@@ -9,8 +9,8 @@ use super::told::ChangeKind;
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
 use crate::objecter::join_all;
-use protocol::Gfid;
-use protocol::namespace::{Commit, NamespaceOp, Reply};
+use protocol::namespace::{Commit, Held, NamespaceOp, Reply};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,14 +120,16 @@ impl<B: Backend> LocalFs<B> {
         for request in 1..=requests {
             let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
             let last = request == requests;
+            let sent = held.clone();
             let op = NamespaceOp::Reclaim { held, locks, mount: true, since, begun, last };
             let (commits, refused) = match self.ask(op, own_caller()).await? {
                 Reply::Kept { commits, refused } => (commits, refused),
                 other => return Err(unexpected("reclaim", &other)),
             };
+            let refused: HashSet<_> = refused.into_iter().collect();
             let start = commits.last().map_or(0, |last| last.start);
-            for gfid in refused {
-                self.refused(gfid);
+            for held in sent.into_iter().filter(|held| refused.contains(&held.gfid)) {
+                self.refused(held);
             }
             if begun != 0 && begun != start {
                 return Err(ClientError::Protocol(
@@ -143,10 +145,10 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// The service does not know of the lease, or of the file.
-    fn refused(&self, gfid: Gfid) {
-        let Some(inode) = self.shared.table.get(gfid) else { return };
-        tracing::warn!(%gfid, "a lease, or its file, is gone with a restart of the metadata service");
-        inode.change(InodeState::claim_refused);
+    fn refused(&self, Held { gfid, lease, .. }: Held) {
+        let (Some(inode), Some((_, token))) = (self.shared.table.get(gfid), lease) else { return };
+        tracing::debug!(%gfid, "a lease, or its file, is gone");
+        inode.change(|state| state.claim_refused(token));
         drop(self.shared.kernel.invalidate(gfid, WHOLE_FILE));
     }
 

@@ -264,12 +264,10 @@ impl Holder {
         self.recall_again.take().filter(|&keep| self.mode > keep)
     }
 
-    /// The service, started again, does not know of the lease: it is gone. What was not stable is decided by the shards, as the session
-    /// lives.
+    /// The service, started again, does not know of the lease: it is gone.
     pub fn claim_refused(&mut self) {
         self.asking = None;
         self.mode = None;
-        self.stable = self.begun;
     }
 
     /// The session is dead: everything is gone, and what was not stable is lost or not, as the shards decide. Tokens

@@ -290,8 +290,8 @@ impl Leases {
     /// After a restart: the session says that it holds a lease, by a grant with this token. The store knows of write leases, but as they
     /// were when the machine last had power: grants and returns of the time before may be lost. So of leases that exclude each other the one
     /// that was granted last counts, for it was granted when the others had been returned; whose claim does not count is asked for what he
-    /// believes to have. `late`: others may have been granted leases and have returned them since the restart, so that a write lease which
-    /// is not known counts no more. True if the claim counts.
+    /// believes to have. `late`: others may have been granted leases and have returned them since the restart, so that one which is not
+    /// known counts no more. True if the claim counts.
     pub fn reclaim(
         &mut self,
         now: Duration,
@@ -302,7 +302,7 @@ impl Leases {
         let file = self.files.entry(gfid).or_default();
         let excludes = |h: &Holder| h.session != session && h.mode.max(mode) == LeaseMode::Write;
         let is_newer = |h: &Holder| excludes(h) && (late || h.token > token);
-        let is_lost = late && mode == LeaseMode::Write && file.held(session).is_none();
+        let is_lost = late && file.held(session).is_none();
         let counts = !is_lost && !file.holders.iter().any(is_newer);
         let mut others = Vec::new();
         if !counts {

@@ -575,6 +575,7 @@ fn is_harmless(op: &NamespaceOp) -> bool {
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
             | NamespaceOp::Reclaim { .. }
+            | NamespaceOp::Mount
             | NamespaceOp::Sync
             | NamespaceOp::StatFs
     )
