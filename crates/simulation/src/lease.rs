@@ -212,15 +212,8 @@ impl Mds {
         });
         mds.service.sessions_changed(Duration::ZERO, wall(), SessionView::default()).expect("memory");
         assert!(made.eq((0..OBJECTS).map(|o| object(o).gfid)), "the service numbers files otherwise");
-        mds.sync();
+        mds.service.sync().expect("memory");
         mds
-    }
-
-    /// Brings to its disk what it has committed.
-    fn sync(&mut self) {
-        let last = self.service.namespace().last_commit();
-        self.service.persister().persist().expect("memory");
-        self.service.persisted(last);
     }
 }
 
@@ -245,7 +238,7 @@ impl World {
         self.mds.service.leases().check_invariants();
         for event in self.mds.service.finish_turn().expect("memory") {
             if matches!(event, Event::Sync { .. }) {
-                self.mds.sync();
+                self.mds.service.sync().expect("memory");
             }
             match event {
                 Event::Reply { token, reply } | Event::Sync { token, reply } => {
@@ -299,7 +292,7 @@ impl World {
         self.mon_now += Duration::from_secs(1);
         self.mds.service.tick(self.mon_now).expect("memory");
         self.mds_tells();
-        self.mds.sync();
+        self.mds.service.sync().expect("memory");
     }
 
     /// The service is started again; its machine may have lost its power.

@@ -24,7 +24,7 @@
 //! | `mformat` | u32 | format version of all records |
 //! | `mstarts` | `u64` | how often the service was started |
 //! | `mcommit` | `Commit` | the last commit |
-//! | `k` start | `u64` | how many commits are left of a start before this one |
+//! | `k` start | `u64` | how many commits are left of a start before this one; never removed |
 //! | `mcluster` | `ClusterId` | the cluster that this namespace belongs to |
 //! | `minodes` | u64 | inode numbers below are dealt or reserved |
 //! | `mfiles` | u64 | number of files and directories, without roots |
@@ -181,6 +181,14 @@ impl<S: Store> Namespace<S> {
         self.last_commit.start = self.count_start()?;
         self.reserve();
         self.commit()?;
+        self.sync()
+    }
+
+    /// Brings what was committed to the disk, and waits for that.
+    ///
+    /// # Errors
+    /// As [`Persist::persist`].
+    pub fn sync(&mut self) -> Result<(), StoreError> {
         self.persister().persist()?;
         self.persisted(self.last_commit);
         Ok(())

@@ -322,6 +322,16 @@ impl<S: Store> Service<S> {
         self.durable = self.durable.max(upto);
     }
 
+    /// Brings what was committed to the disk, and waits for that. An owner that has more to do runs [`Service::persister`] elsewhere.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
+        self.namespace.sync()?;
+        self.durable = self.namespace.last_commit();
+        Ok(())
+    }
+
     /// Does somebody wait for the next sync who did not ask for it?
     pub fn awaits_sync(&self) -> bool {
         self.namespace.awaits_sync()

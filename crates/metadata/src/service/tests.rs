@@ -66,9 +66,7 @@ impl Rig {
 
     /// Brings what was committed to the disk.
     fn sync(&mut self) {
-        let last = self.service.namespace().last_commit();
-        self.service.persister().persist().expect("store works");
-        self.service.persisted(last);
+        self.service.sync().expect("store works");
     }
 
     /// The service is started again on a machine that has lost its power.

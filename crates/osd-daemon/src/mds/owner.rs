@@ -124,7 +124,7 @@ impl Owner {
                 for (at, event) in events.by_ref().take(TURN_EVENTS_MAX) {
                     if matches!(event, Event::Stop) {
                         self.finish_turn()?;
-                        return self.service.persister().persist();
+                        return self.service.sync();
                     }
                     self.handle(at, event)?;
                 }
