@@ -340,8 +340,8 @@ impl Inner {
             NamespaceOp::Rename { parent, name, new_parent, new_name, mode } => {
                 let file = self.change_name_and_file(&mut changes, *parent, name);
                 let target = self.change_name_and_file(&mut changes, *new_parent, new_name);
-                // Two names of one file: a rename leaves both.
-                let file = if file == target { Name::Unknown } else { file };
+                // Two names of one file: a rename leaves both. A target of which nothing is known may be one.
+                let file = if target == file || target == Name::Unknown { Name::Unknown } else { file };
                 Topic::Moved { from: place(parent, name), to: place(new_parent, new_name), file, mode: *mode }
             }
             NamespaceOp::ReadDir { gfid, after, .. } => Topic::Entries { dir: *gfid, begins: after.is_empty() },

@@ -350,3 +350,19 @@ fn what_is_kept_is_bounded() {
         assert!(inner.count == count && count <= KNOWN_MAX + 4);
     }
 }
+
+#[test]
+fn a_rename_onto_a_name_of_which_nothing_is_known_may_leave_both() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    let dir = directory(0);
+    ask(&known, &mut world, &create(dir, b"a", FileKind::Regular)).expect("made");
+    let gfid = known.lookup(ALONE, dir, b"a").expect("known").expect("there").gfid;
+    let (from, to) = (b"a".to_vec(), b"b".to_vec());
+    ask(&known, &mut world, &NamespaceOp::Link { gfid, parent: dir, name: to.clone() }).expect("linked");
+    known.forget_all();
+    ask(&known, &mut world, &NamespaceOp::Lookup { parent: dir, name: from.clone() }).expect("found");
+    let mode = RenameMode::Replace;
+    let rename = NamespaceOp::Rename { parent: dir, name: from, new_parent: dir, new_name: to, mode };
+    ask(&known, &mut world, &rename).expect("two names of one file");
+    world.check(&known, &[b"a".to_vec(), b"b".to_vec()]);
+}
