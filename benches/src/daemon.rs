@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{Client, ClientConfig, ClientError, FileRef, LocalIo, SizeHint};
+use client::{Client, ClientConfig, ClientError, FileRef, LocalIo, WriterHint};
 use protocol::{Gfid, PoolId};
 
 use crate::error::BenchError;
@@ -284,7 +284,7 @@ struct Meter {
 /// Writes the whole file once.
 async fn fill(io: LocalIo, file: FileRef) -> Result<(), ClientError> {
     for offset in (0..FILE_BYTES).step_by(FILL_BYTES) {
-        let hint = SizeHint { zero_from: u64::MAX, size_after: offset + FILL_BYTES as u64 };
+        let hint = WriterHint { zero_from: u64::MAX, size_after: offset + FILL_BYTES as u64, grant: None };
         io.write(file, offset, Bytes::from(vec![7; FILL_BYTES]), hint).await?;
     }
     Ok(())
@@ -302,7 +302,7 @@ async fn work(io: LocalIo, reads: bool, file: FileRef, meter: Arc<Meter>, seed: 
             io.read(file, offset, BLOCK_BYTES).await?;
         } else {
             // Blocks are whole stripes, so what was there before is of no interest.
-            let hint = SizeHint { zero_from: u64::MAX, size_after: FILE_BYTES };
+            let hint = WriterHint { zero_from: u64::MAX, size_after: FILE_BYTES, grant: None };
             io.write(file, offset, data.clone(), hint).await?;
         }
         if meter.measuring.load(Relaxed) {

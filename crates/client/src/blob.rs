@@ -8,7 +8,7 @@
 //! stored as `%` and two digits, and the result must fit into 255 bytes.
 
 use crate::error::ClientError;
-use crate::objecter::{FileRef, SizeHint};
+use crate::objecter::{FileRef, WriterHint};
 use crate::session::Client;
 use bytes::Bytes;
 use protocol::namespace::{
@@ -93,7 +93,7 @@ fn fill(
         let chunk = read_chunk(reader)?;
         let length = chunk.len() as u64;
         if length > 0 {
-            let (at, hint) = (size, SizeHint { zero_from: size, size_after: size + length });
+            let (at, hint) = (size, WriterHint { zero_from: size, size_after: size + length, grant: None });
             size += length;
             let write = client.run_on(client.worker_of(file, at), move |io| async move {
                 io.write(file, at, Bytes::from(chunk), hint).await

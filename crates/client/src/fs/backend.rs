@@ -4,7 +4,7 @@
 //! unless it ends otherwise; `namespace` carries a request out exactly once.
 
 use crate::error::ClientError;
-use crate::objecter::{Ending, FileRef, LocalIo, SizeHint};
+use crate::objecter::{Ending, FileRef, LocalIo, WriterHint};
 use crate::session::{Answered, Client, Term};
 use bytes::Bytes;
 use messenger::Worker;
@@ -45,13 +45,13 @@ pub trait Backend: Clone + 'static {
         file: FileRef,
         offset: u64,
         data: Bytes,
-        hint: SizeHint,
+        hint: WriterHint,
         ending: Ending,
     ) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::reported`].
     fn reported(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::punch`].
-    fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> impl Future<Output = Result<()>>;
+    fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::truncate`].
     fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync`].
@@ -139,7 +139,7 @@ impl Backend for Cluster {
         self.io.anew().read(file, offset, len).await
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, ending: Ending) -> Result<()> {
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint, ending: Ending) -> Result<()> {
         self.io.anew().write_ending(file, offset, data, hint, ending).await
     }
 
@@ -147,7 +147,7 @@ impl Backend for Cluster {
         self.io.anew().reported(file).await
     }
 
-    async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<()> {
+    async fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> Result<()> {
         self.io.anew().punch(file, range, hint).await
     }
 

@@ -15,7 +15,7 @@ mod telling;
 use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
-use crate::objecter::{FileRef, SizeHint};
+use crate::objecter::{FileRef, WriterHint};
 use habit::SyncHabit;
 pub use habit::SyncKind;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
@@ -95,8 +95,8 @@ enum Tail {
 pub struct WritePlan {
     /// Where the data goes; another place than asked only for an append of a kernel that knew an old size.
     pub offset: u64,
-    /// See [`SizeHint`].
-    pub hint: SizeHint,
+    /// See [`WriterHint`].
+    pub hint: WriterHint,
     /// The file is longer after it.
     pub grows: bool,
     /// What is expected next.
@@ -547,13 +547,13 @@ impl InodeState {
         self.write_end = self.write_end.max(end);
         self.zeroed(end);
         self.holder.write_begins();
-        let hint = SizeHint { zero_from, size_after: self.size.max(end) };
+        let hint = WriterHint { zero_from, size_after: self.size.max(end), grant: Some(self.token()) };
         Some(WritePlan { offset, hint, grows: end > self.size, follows: self.habit.write_begins() })
     }
 
     /// What the data path must know for zeroing inside the file.
-    pub fn punch_hint(&self) -> SizeHint {
-        SizeHint { zero_from: u64::MAX, size_after: self.size }
+    pub fn punch_hint(&self) -> WriterHint {
+        WriterHint { zero_from: u64::MAX, size_after: self.size, grant: None }
     }
 
     /// Data up to `end` was written (0: content changed inside the size).

@@ -7,7 +7,7 @@ mod syncing;
 use super::expiry::Watch;
 use super::inode::FlushKind;
 use super::*;
-use crate::objecter::{Behind, Ending, SizeHint};
+use crate::objecter::{Behind, Ending, WriterHint};
 use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
@@ -365,7 +365,7 @@ impl Backend for Model {
         self.dead().and(data)
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint, ending: Ending) -> Result<()> {
+    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint, ending: Ending) -> Result<()> {
         self.world.borrow_mut().syncs_ahead += u32::from(ending.sync);
         match ending.behind {
             Some(behind) => self.world.borrow_mut().behind.push(behind),
@@ -388,7 +388,7 @@ impl Backend for Model {
         self.dead()
     }
 
-    async fn punch(&self, file: FileRef, range: Range<u64>, _hint: SizeHint) -> Result<()> {
+    async fn punch(&self, file: FileRef, range: Range<u64>, _hint: WriterHint) -> Result<()> {
         self.writable(file, |stored| {
             let end = (range.end as usize).min(stored.data.len());
             let start = (range.start as usize).min(end);

@@ -7,6 +7,7 @@ use super::delay::{DELAY_MAX, Delayed};
 use super::osd::{OsdKey, OsdLink, OsdService};
 use super::pg::PgIo;
 use super::range_lock::RangeLocks;
+use super::tails::Tails;
 use super::wait::{Budget, Notify, Permit};
 use super::window::{Window, window_bytes};
 use crate::error::ClientError;
@@ -48,6 +49,7 @@ pub(crate) struct Local {
     pub worker: Worker,
     pub shared: Arc<Shared>,
     pub locks: Rc<RangeLocks>,
+    pub tails: RefCell<Tails>,
     pub times: DataTimes,
     session: Cell<SessionId>,
     map: RefCell<Arc<ClusterMap>>,
@@ -108,6 +110,7 @@ impl Local {
         let share = |whole: usize| (whole / config.workers).max(1);
         let local = Rc::new(Local {
             locks: Rc::default(),
+            tails: RefCell::default(),
             times: DataTimes::new(worker.handle().operations()),
             session: Cell::new(session),
             map: RefCell::new(map),
@@ -148,6 +151,7 @@ impl Local {
     /// Ends all PGs and connections: the session is dead, or the client closes.
     pub fn kill(&self) {
         self.alive.set(false);
+        self.tails.borrow_mut().clear();
         let pgs = std::mem::take(&mut *self.pgs.borrow_mut());
         for pg in pgs.values() {
             self.lost.borrow_mut().extend(pg.kill(self));

@@ -2,7 +2,7 @@
 //!
 //! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its connections (`osd`).
 //! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
-//! * `range_lock`, `wait`: waiting among the tasks of one worker. `window`, `delay`: what is on its way, and what leaves together.
+//! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes left. `window`, `delay`: what is on its way, and what leaves together.
 //!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
 //! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
@@ -17,6 +17,7 @@ mod plan;
 mod range_lock;
 mod read;
 mod stat;
+mod tails;
 mod wait;
 mod window;
 mod write;
@@ -34,7 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 pub(crate) use wait::{join_all, join_both};
 use window::window_bytes;
-use write::ObjectEnds;
+use write::ObjectHint;
 
 /// Objects of one file worked on at once by operations over a whole file.
 const OBJECTS_AT_ONCE: usize = 16;
@@ -54,22 +55,26 @@ impl FileRef {
     }
 }
 
-/// What the holder of the write lease knows of the file's size. It saves reads before partial writes at the end.
+/// What the holder of the write lease knows of the file. It saves reads before partial writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SizeHint {
+pub struct WriterHint {
     /// Every byte from here on is zero, counting all writes already begun: raise the size in core *before* calling
     /// write, and pass the size from before the raise. `u64::MAX` if not known: costs a read at most.
     pub zero_from: u64,
     /// The file's size when this write is done, at least: what a crash of this client leaves behind for the size.
     pub size_after: u64,
+    /// Which grant of the write lease that is: what this client writes under it nobody else changes. `None` if somebody else
+    /// may: costs a read at most.
+    pub grant: Option<u64>,
 }
 
-impl SizeHint {
+impl WriterHint {
     /// The same as seen from an object that begins at `base`.
-    fn of_object(self, base: u64, object_bytes: u64) -> ObjectEnds {
-        ObjectEnds {
+    fn of_object(self, base: u64, object_bytes: u64) -> ObjectHint {
+        ObjectHint {
             zero_from: self.zero_from.saturating_sub(base),
             logical_end: self.size_after.saturating_sub(base).min(object_bytes),
+            grant: self.grant,
         }
     }
 }
@@ -156,7 +161,7 @@ impl LocalIo {
     /// # Errors
     /// As [`LocalIo::read`], and [`ClientError::NoSpace`] (nothing or only some objects' parts were written). After
     /// [`ClientError::TimedOut`] the write may still happen.
-    pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: SizeHint) -> Result<(), ClientError> {
+    pub async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint) -> Result<(), ClientError> {
         self.write_ending(file, offset, data, hint, Ending::default()).await
     }
 
@@ -169,20 +174,20 @@ impl LocalIo {
         file: FileRef,
         offset: u64,
         data: Bytes,
-        hint: SizeHint,
+        hint: WriterHint,
         ending: Ending,
     ) -> Result<(), ClientError> {
         let _timed = self.local.times.write.stopwatch();
         let mut parts = self.parts(file, &self.range_of(file, offset, data.len() as u64)?)?;
         let size = self.local.profile(file.pool)?.object_bytes();
-        let hint = SizeHint { size_after: hint.size_after.max(offset + data.len() as u64), ..hint };
+        let hint = WriterHint { size_after: hint.size_after.max(offset + data.len() as u64), ..hint };
         let write = |part: Part| {
             let length = (part.range.end - part.range.start) as usize;
             let bytes = data.slice(part.at as usize..part.at as usize + length);
-            let (ends, ending) = (hint.of_object(part.base, size), ending.clone());
+            let (hint, ending) = (hint.of_object(part.base, size), ending.clone());
             self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
                 let _permit = local.permit(length).await;
-                write::write_piece(&local, &pg, part.object, part.range.start, bytes, ends, ending).await
+                write::write_piece(&local, &pg, part.object, part.range.start, bytes, hint, ending).await
             })
         };
         match parts.len() {
@@ -197,7 +202,7 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: SizeHint) -> Result<(), ClientError> {
+    pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> Result<(), ClientError> {
         let _timed = self.local.times.change.stopwatch();
         let layout = Layout::new(self.local.profile(file.pool)?);
         let (size, stripe) = (layout.profile().object_bytes(), layout.profile().stripe_bytes());
@@ -205,25 +210,25 @@ impl LocalIo {
         let mut jobs = Vec::new();
         for piece in layout.objects(range.start..end.max(range.start)) {
             let base = u64::from(piece.index) * size;
-            let ends = hint.of_object(base, size);
+            let hint = hint.of_object(base, size);
             let (head, tail) = (piece.range.start.next_multiple_of(stripe), piece.range.end / stripe * stripe);
             let object = file.object(piece.index);
             if head < tail {
-                jobs.push((object, ends, head..tail, true));
+                jobs.push((object, hint, head..tail, true));
             }
             let edges = [piece.range.start..head.min(piece.range.end), tail.max(head)..piece.range.end];
             let partial = edges.into_iter().filter(|edge| edge.start < edge.end);
-            jobs.extend(partial.map(|edge| (object, ends, edge, false)));
+            jobs.extend(partial.map(|edge| (object, hint, edge, false)));
         }
         for batch in jobs.chunks(OBJECTS_AT_ONCE) {
-            let run = |(object, ends, range, whole): (ObjectId, ObjectEnds, Range<u64>, bool)| {
+            let run = |(object, hint, range, whole): (ObjectId, ObjectHint, Range<u64>, bool)| {
                 self.on_owner(file, object, "storage daemons to write to", move |local, pg| async move {
                     let _permit = local.permit(0).await;
                     if whole {
-                        return write::mutate(&local, &pg, object, Op::Punch, range, ends.logical_end).await;
+                        return write::mutate(&local, &pg, object, Op::Punch, range, hint.logical_end).await;
                     }
                     let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, &pg, object, range.start, zeros, ends, Ending::default()).await
+                    write::write_piece(&local, &pg, object, range.start, zeros, hint, Ending::default()).await
                 })
             };
             join_all(batch.iter().cloned().map(run)).await.into_iter().collect::<Result<(), _>>()?;
@@ -242,7 +247,7 @@ impl LocalIo {
         self.range_of(file, new_size, 0)?;
         // The rest of the stripe that holds the new end is written with zeros, so that what comes later finds them.
         let edge = new_size.next_multiple_of(stripe).min(old_size.max(new_size));
-        let hint = SizeHint { zero_from: old_size, size_after: new_size };
+        let hint = WriterHint { zero_from: old_size, size_after: new_size, grant: None };
         self.punch(file, new_size..edge, hint).await?;
         let last = (new_size.max(1) - 1) / size;
         let (cut, base) = (new_size.next_multiple_of(stripe) - last * size, last * size);

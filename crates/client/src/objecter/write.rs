@@ -1,7 +1,8 @@
 //! Writing to an object: whole stripes at once, anything else by read-modify-write.
 //!
-//! Contract: every record leaves its stripes whole: parity fits the data on all shards it touches. A write that needs
-//! old bytes holds its stripes from the read until it is numbered; one that does not waits for such holders.
+//! Contract: every record leaves its stripes whole: parity fits the data on all shards it touches. A write that reads
+//! old bytes holds its stripes from the read until it is numbered; one that does not, since it needs none or knows them from the
+//! write before it, waits for such holders.
 
 use super::Ending;
 use super::local::Local;
@@ -14,6 +15,7 @@ use super::wait::join_all;
 use super::window::OnTheWay;
 use crate::error::ClientError;
 use bytes::Bytes;
+use ec_store::layout::Layout;
 use ec_store::pg::{NewWrite, Piece, WritePieces};
 use protocol::shard::Op;
 use protocol::{ObjectId, ShardIndex, ShardSet};
@@ -27,13 +29,15 @@ const ROOM_AGE: Duration = Duration::from_millis(300);
 /// Before a full disk is asked once more: what was just written may be counted twice for a moment.
 const ROOM_PAUSE: Duration = Duration::from_millis(40);
 
-/// Where an object's data ends, in object bytes, as the writer knows it.
+/// What the writer knows of an object; see [`WriterHint`](super::WriterHint).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ObjectEnds {
-    /// From here on the object holds zeros.
+pub(super) struct ObjectHint {
+    /// From here on the object holds zeros, in object bytes.
     pub zero_from: u64,
-    /// Where its user data ends when the write is done.
+    /// Where its user data ends when the write is done, in object bytes.
     pub logical_end: u64,
+    /// The grant under which nobody else writes.
+    pub grant: Option<u64>,
 }
 
 /// Writes bytes at an offset of an object. Returns when the write is reported, or sent, if it ends so.
@@ -43,26 +47,33 @@ pub(super) async fn write_piece(
     object: ObjectId,
     offset: u64,
     data: Bytes,
-    ends: ObjectEnds,
+    hint: ObjectHint,
     ending: Ending,
 ) -> Result<(), ClientError> {
     let range = offset..offset + data.len() as u64;
-    let plan = plan_write(pg.layout, &range, ends.zero_from);
+    let plan = plan_write(pg.layout, &range, hint.zero_from);
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
     local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
     let on_the_way = admit(local, pg, object, plan.touch, fragment_bytes).await?;
-    let lock = || local.locks.lock(object, plan.cover.clone(), Mode::Exclusive);
-    let guard = if plan.reads.is_empty() && local.locks.is_idle(object) { None } else { Some(lock().await) };
-    let reads = plan.reads.iter().map(|gap| read_piece(local, pg, object, gap.clone(), true));
-    let old = match plan.reads.len() {
-        0 => Vec::new(),
-        _ => join_all(reads).await.into_iter().collect::<Result<Vec<_>, _>>()?,
+    let known = || known_gaps(local, object, hint.grant, &plan);
+    let (guard, old) = match local.locks.is_idle(object).then(known).flatten() {
+        Some(old) => (None, old),
+        None => {
+            let guard = local.locks.lock(object, plan.cover.clone(), Mode::Exclusive).await;
+            let old = match known() {
+                Some(old) => old,
+                None => read_gaps(local, pg, object, &plan).await?,
+            };
+            (Some(guard), old)
+        }
     };
-    let pieces = encode(local, pg, &plan, &range, &data, &old);
-    let write = NewWrite { object, op: Op::Write, logical_end: ends.logical_end, pieces };
+    let patch = Patch { plan: &plan, range: &range, data: &data, old: &old };
+    let pieces = encode(local, pg, &patch);
+    let write = NewWrite { object, op: Op::Write, logical_end: hint.logical_end, pieces };
     let is_waited_for = ending.behind.is_none();
     let seq = pg.write(local, Instant::now(), write, if is_waited_for { Hurry::Now } else { Hurry::Delayed })?;
+    remember_tail(local, pg.layout, object, hint.grant, &patch);
     drop(guard);
     pg.hold_until_reported(seq, on_the_way, ending.behind);
     if ending.sync {
@@ -75,8 +86,61 @@ pub(super) async fn write_piece(
     Ok(())
 }
 
+/// A write and the old bytes beside it, which together are whole stripes.
+#[derive(Clone, Copy)]
+struct Patch<'a> {
+    plan: &'a WritePlan,
+    range: &'a Range<u64>,
+    data: &'a Bytes,
+    old: &'a [Bytes],
+}
+
+impl Patch<'_> {
+    /// Copies what a range of those stripes holds after the write into `out`, which holds zeros.
+    fn fill(&self, wanted: &Range<u64>, out: &mut [u8]) {
+        let new = std::iter::once((self.range, self.data));
+        for (range, bytes) in self.plan.reads.iter().zip(self.old).chain(new) {
+            let both = range.start.max(wanted.start)..range.end.min(wanted.end);
+            if !both.is_empty() {
+                let part = |of: &Range<u64>| (both.start - of.start) as usize..(both.end - of.start) as usize;
+                out[part(wanted)].copy_from_slice(&bytes[part(range)]);
+            }
+        }
+    }
+}
+
+/// Old bytes that a write needs, in the order of [`WritePlan::reads`].
+type Gaps = SmallVec<[Bytes; 2]>;
+
+/// The old bytes, if the last write of the object has left all of them in mind.
+fn known_gaps(local: &Local, object: ObjectId, grant: Option<u64>, plan: &WritePlan) -> Option<Gaps> {
+    if plan.reads.is_empty() {
+        return Some(Gaps::new());
+    }
+    let tails = local.tails.borrow();
+    plan.reads.iter().map(|gap| tails.get(object, grant, gap)).collect()
+}
+
+/// The old bytes, as the shards have them.
+async fn read_gaps(local: &Rc<Local>, pg: &Rc<PgIo>, object: ObjectId, plan: &WritePlan) -> Result<Gaps, ClientError> {
+    let reads = plan.reads.iter().map(|gap| read_piece(local, pg, object, gap.clone(), true));
+    join_all(reads).await.into_iter().collect()
+}
+
+/// Keeps the stripe that a write ends in, for one that goes on there: after a write at the end of the data, or one that went on
+/// itself.
+fn remember_tail(local: &Local, layout: Layout, object: ObjectId, grant: Option<u64>, patch: &Patch<'_>) {
+    let mut tails = local.tails.borrow_mut();
+    let Patch { plan, range, .. } = patch;
+    let stripe = plan.cover.end - layout.profile().stripe_bytes()..plan.cover.end;
+    let is_partial = range.end < plan.cover.end;
+    let goes_on = is_partial && (plan.zeros || tails.is_next(object, grant, range.start));
+    tails.wrote(object, grant, range.end, stripe.clone(), goes_on.then_some(|out: &mut [u8]| patch.fill(&stripe, out)));
+}
+
 /// The fragments of a write, with their checksums: one buffer holds them all.
-fn encode(local: &Local, pg: &PgIo, plan: &WritePlan, range: &Range<u64>, data: &Bytes, old: &[Bytes]) -> WritePieces {
+fn encode(local: &Local, pg: &PgIo, patch: &Patch<'_>) -> WritePieces {
+    let Patch { plan, range, data, old } = *patch;
     let profile = pg.layout.profile();
     let (k, shards) = (usize::from(profile.k()), usize::from(profile.shards()));
     let length = (plan.fragment.end - plan.fragment.start) as usize;
@@ -160,6 +224,7 @@ pub(super) async fn mutate(
     let fragment = pg.layout.fragment_cover(&range);
     let write = bare(pg, object, op, fragment.start, (fragment.end - fragment.start) as u32, logical_end);
     let seq = pg.write(local, Instant::now(), write, Hurry::Now)?;
+    local.tails.borrow_mut().forget(object);
     drop(guard);
     pg.hold_until_reported(seq, on_the_way, None);
     pg.reported(local, seq).await

@@ -39,7 +39,7 @@ struct Attached {
 /// What may go wrong at an OSD.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
-    /// Every n-th write is refused as Busy; 0: none.
+    /// Every n-th write that could be taken is refused as Busy; 0: none.
     pub busy_every: u64,
     /// Every read is refused as Busy.
     pub busy_reads: bool,
@@ -349,12 +349,8 @@ impl OsdService {
     fn write(&self, world: &mut World, request: &WriteRequest, data: &[u8]) -> Status {
         let status = self.check(world, &request.head, false);
         let osd = &mut world.osds[self.index];
-        osd.writes += 1;
         if status != Status::Ok {
             return status;
-        }
-        if osd.faults.busy_every > 0 && osd.writes.is_multiple_of(osd.faults.busy_every) {
-            return Status::Busy;
         }
         let known = osd.sessions.entry((request.head.pg(), request.head.session())).or_default();
         let (seq, pred) = (request.seq.get(), request.pred.get());
@@ -363,6 +359,10 @@ impl OsdService {
         }
         if pred > known.tail {
             return Status::Behind;
+        }
+        osd.writes += 1;
+        if osd.faults.busy_every > 0 && osd.writes.is_multiple_of(osd.faults.busy_every) {
+            return Status::Busy;
         }
         known.tail = seq;
         let key = (request.head.pg(), ObjectId::from(request.object));

@@ -3,7 +3,9 @@
 
 use crate::fake::{Fake, Faults, POOL};
 use bytes::Bytes;
-use client::{Behind, Client, ClientConfig, ClientError, ClientEvent, Ending, FileRef, LocalIo, ReadPolicy, SizeHint};
+use client::{
+    Behind, Client, ClientConfig, ClientError, ClientEvent, Ending, FileRef, LocalIo, ReadPolicy, WriterHint,
+};
 use protocol::{Gfid, Profile};
 use std::future::Future;
 use std::sync::{Arc, mpsc};
@@ -47,12 +49,14 @@ impl Behind for Left {
 struct Model {
     file: FileRef,
     bytes: Vec<u8>,
+    /// Where the last write ended.
+    next: u64,
     rng: fastrand::Rng,
 }
 
 impl Model {
     fn new(inode: u64, seed: u64) -> Self {
-        Self { file: file(inode), bytes: Vec::new(), rng: fastrand::Rng::with_seed(seed) }
+        Self { file: file(inode), bytes: Vec::new(), next: 0, rng: fastrand::Rng::with_seed(seed) }
     }
 
     fn range(&mut self, max: u64) -> (u64, u64) {
@@ -64,34 +68,27 @@ impl Model {
     /// A random operation, on the cluster and on the model.
     fn step(&mut self, client: &Client) {
         let (file, old) = (self.file, self.bytes.len() as u64);
-        match self.rng.u32(..10) {
+        match self.rng.u32(..13) {
             0..=4 => {
                 let (start, end) = self.range(SIZE_MAX);
-                if start == end {
-                    return;
+                self.write(client, start, end);
+            }
+            // Those that go on where the last one ended come in runs, at the end of the file or before it.
+            10..=12 => {
+                for _ in 0..self.rng.usize(1..6) {
+                    let length = self.rng.u64(1..700);
+                    let start = if self.next + length <= SIZE_MAX { self.next } else { 0 };
+                    self.write(client, start, start + length);
                 }
-                let data: Vec<u8> = (start..end).map(|_| self.rng.u8(..)).collect();
-                let zero_from = if self.rng.bool() { old } else { u64::MAX };
-                let hint = SizeHint { zero_from, size_after: old.max(end) };
-                self.bytes.resize(self.bytes.len().max(end as usize), 0);
-                self.bytes[start as usize..end as usize].copy_from_slice(&data);
-                // Every other one is not waited for, and must be there all the same.
-                let behind = self.rng.bool().then(|| Arc::new(Left) as Arc<dyn Behind>);
-                let ending = Ending { sync: self.rng.bool(), behind };
-                run(
-                    client,
-                    move |io| async move { io.write_ending(file, start, Bytes::from(data), hint, ending).await },
-                )
-                .expect("written");
             }
             5 => {
-                let (start, end) = self.range(old);
-                let hint = SizeHint { zero_from: old, size_after: old };
+                let (start, end) = if self.rng.bool() { self.range(old) } else { self.before_next() };
+                let hint = WriterHint { zero_from: old, size_after: old, grant: None };
                 self.bytes[start as usize..end as usize].fill(0);
                 run(client, move |io| async move { io.punch(file, start..end, hint).await }).expect("punched");
             }
             6 => {
-                let new = self.rng.u64(..SIZE_MAX);
+                let new = if self.rng.bool() { self.rng.u64(..SIZE_MAX) } else { self.before_next().0 };
                 self.settle(client);
                 self.bytes.resize(new as usize, 0);
                 run(client, move |io| async move { io.truncate(file, new, old).await }).expect("truncated");
@@ -101,6 +98,32 @@ impl Model {
                 self.check_range(client, start, end);
             }
         }
+    }
+
+    /// A range that the last write may lie in.
+    fn before_next(&mut self) -> (u64, u64) {
+        let end = self.next.min(self.bytes.len() as u64);
+        (end.saturating_sub(self.rng.u64(..4000)), end)
+    }
+
+    fn write(&mut self, client: &Client, start: u64, end: u64) {
+        if start == end {
+            return;
+        }
+        let (file, old) = (self.file, self.bytes.len() as u64);
+        let data: Vec<u8> = (start..end).map(|_| self.rng.u8(..)).collect();
+        let zero_from = if self.rng.bool() { old } else { u64::MAX };
+        // Now and then what the last write left may not count.
+        let grant = (self.rng.u32(..8) > 0).then_some(self.rng.u64(..20) / 19);
+        let hint = WriterHint { zero_from, size_after: old.max(end), grant };
+        self.bytes.resize(self.bytes.len().max(end as usize), 0);
+        self.bytes[start as usize..end as usize].copy_from_slice(&data);
+        self.next = end;
+        // Every other one is not waited for, and must be there all the same.
+        let behind = self.rng.bool().then(|| Arc::new(Left) as Arc<dyn Behind>);
+        let ending = Ending { sync: self.rng.bool(), behind };
+        run(client, move |io| async move { io.write_ending(file, start, Bytes::from(data), hint, ending).await })
+            .expect("written");
     }
 
     fn check_range(&self, client: &Client, start: u64, end: u64) {
@@ -193,7 +216,7 @@ fn what_is_not_waited_for_ends_by_itself() {
     let write = |value: u8| {
         let behind = Arc::new(Left);
         let ending = Ending { sync: false, behind: Some(Arc::clone(&behind) as Arc<dyn Behind>) };
-        let (data, hint) = (Bytes::from(vec![value; 4096]), SizeHint { zero_from: 0, size_after: 4096 });
+        let (data, hint) = (Bytes::from(vec![value; 4096]), WriterHint { zero_from: 0, size_after: 4096, grant: None });
         run(&client, move |io| async move { io.write_ending(file(1), 0, data, hint, ending).await }).expect("sent");
         behind
     };
@@ -234,7 +257,7 @@ fn writers_of_one_stripe_do_not_lose_each_others_bytes() {
             .map(|part| {
                 let (at, value) = (part * 97, (part as u8).wrapping_add(round * 50));
                 let data = Bytes::from(vec![value; 97]);
-                let hint = SizeHint { zero_from: u64::MAX, size_after: 200 * 97 };
+                let hint = WriterHint { zero_from: u64::MAX, size_after: 200 * 97, grant: None };
                 client.run_on((part % 2) as usize, move |io| async move { io.write(file(3), at, data, hint).await })
             })
             .collect();
@@ -247,11 +270,36 @@ fn writers_of_one_stripe_do_not_lose_each_others_bytes() {
     client.close().expect("everything was stable");
 }
 
+/// What is known of a stripe from the write before counts under one grant of the write lease.
+#[test]
+fn a_writer_that_goes_on_finds_what_others_wrote_meanwhile() {
+    let fake = Fake::start(profile(2, 1), 4);
+    let (first, second) = (connect(&fake, |_| {}), connect(&fake, |_| {}));
+    let write = |client: &Client, grant: u64, range: std::ops::Range<u64>, zero_from: u64, value: u8| {
+        let data = Bytes::from(vec![value; (range.end - range.start) as usize]);
+        let hint = WriterHint { zero_from, size_after: range.end.max(zero_from), grant: Some(grant) };
+        run(client, move |io| async move { io.write(file(1), range.start, data, hint).await }).expect("written");
+    };
+    let reads = |fake: &Fake| (0..3).map(|shard| fake.reads(shard)).sum::<u64>();
+    write(&first, 1, 0..100, 0, 1);
+    let before = reads(&fake);
+    write(&first, 1, 100..200, 100, 2);
+    assert_eq!(reads(&fake), before, "the stripe is known from the write before");
+    write(&second, 2, 50..150, 200, 3);
+    write(&first, 3, 200..300, 200, 4);
+    let got = run(&first, |io| async move { io.read(file(1), 0, 300).await }).expect("read");
+    let want = [(0..50, 1), (50..150, 3), (150..200, 2), (200..300, 4)];
+    for (range, value) in want {
+        assert!(got[range.clone()].iter().all(|byte| *byte == value), "{range:?}");
+    }
+    fake.check_stripes();
+}
+
 #[test]
 fn a_write_waits_for_the_new_epoch_and_a_read_does_not() {
     let mut fake = Fake::start(profile(2, 1), 4);
     let client = connect(&fake, |_| {});
-    let hint = SizeHint { zero_from: 0, size_after: 8192 };
+    let hint = WriterHint { zero_from: 0, size_after: 8192, grant: None };
     let data = Bytes::from(vec![5; 8192]);
     run(&client, move |io| async move { io.write(file(1), 0, data, hint).await }).expect("written");
     fake.kill(1);
@@ -269,7 +317,7 @@ fn a_write_waits_for_the_new_epoch_and_a_read_does_not() {
 fn an_operation_without_enough_shards_fails_in_time() {
     let mut fake = Fake::start(profile(2, 1), 4);
     let client = connect(&fake, |config| config.timeout = Duration::from_millis(600));
-    let hint = SizeHint { zero_from: 0, size_after: 1024 };
+    let hint = WriterHint { zero_from: 0, size_after: 1024, grant: None };
     let write = || {
         let data = Bytes::from(vec![5; 1024]);
         run(&client, move |io| async move { io.write(file(1), 0, data, hint).await })
@@ -373,7 +421,7 @@ fn a_hedge_begins_once_enough_shards_have_answered() {
 fn a_full_disk_is_an_error_and_room_is_noticed() {
     let fake = Fake::start(profile(2, 1), 4);
     let client = connect(&fake, |_| {});
-    let hint = SizeHint { zero_from: 0, size_after: 4096 };
+    let hint = WriterHint { zero_from: 0, size_after: 4096, grant: None };
     let write = || {
         let data = Bytes::from(vec![5; 4096]);
         run(&client, move |io| async move { io.write(file(1), 0, data, hint).await })
@@ -381,10 +429,9 @@ fn a_full_disk_is_an_error_and_room_is_noticed() {
     write().expect("written");
     for free in [0, 100] {
         fake.faults(1, Faults { free: Some(free), ..Faults::default() });
-        run(
-            &client,
-            |io| async move { io.punch(file(1), 0..1024, SizeHint { zero_from: 4096, size_after: 4096 }).await },
-        )
+        run(&client, |io| async move {
+            io.punch(file(1), 0..1024, WriterHint { zero_from: 4096, size_after: 4096, grant: None }).await
+        })
         .expect("punching needs no room");
         assert_eq!(write().map_err(|error| error.errno()), Err(28));
         let read = run(&client, |io| async move { io.read(file(1), 1024, 3072).await }).expect("readable");
@@ -401,7 +448,7 @@ fn more_than_may_be_kept_is_made_stable_meanwhile() {
     let client = connect(&fake, |config| config.client_unstable_bytes_max = 4 << 20);
     for part in 0..24u64 {
         let (at, data) = (part << 20, Bytes::from(vec![part as u8; 1 << 20]));
-        let hint = SizeHint { zero_from: at, size_after: at + (1 << 20) };
+        let hint = WriterHint { zero_from: at, size_after: at + (1 << 20), grant: None };
         run(&client, move |io| async move { io.write(file(2), at, data, hint).await }).expect("written");
     }
     let got = run(&client, |io| async move { io.read(file(2), 0, 24 << 20).await }).expect("read");
@@ -424,7 +471,7 @@ fn a_fenced_session_says_so_and_a_new_one_works() {
         // The test may have ended.
         let _ = tell.send(event);
     });
-    let hint = SizeHint { zero_from: 0, size_after: 1024 };
+    let hint = WriterHint { zero_from: 0, size_after: 1024, grant: None };
     let write = || {
         let data = Bytes::from(vec![5; 1024]);
         run(&client, move |io| async move { io.write(file(1), 0, data, hint).await })
@@ -450,7 +497,7 @@ fn what_waited_for_a_dead_session_ends_and_keeps_nobody_out() {
     let fake = Fake::start(profile(2, 1), 1);
     let client = connect(&fake, |_| {});
     let write = |inode: u64, offset: u64, length: usize| {
-        let hint = SizeHint { zero_from: u64::MAX, size_after: 1024 };
+        let hint = WriterHint { zero_from: u64::MAX, size_after: 1024, grant: None };
         client.run_on(0, move |io| async move { io.write(file(inode), offset, vec![5; length].into(), hint).await })
     };
     client.block_on(write(1, 0, 1024)).expect("written");

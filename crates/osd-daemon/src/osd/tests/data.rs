@@ -1,7 +1,7 @@
 //! Data through a real client while OSDs come and go.
 
 use super::*;
-use client::{Client, ClientConfig, FileRef, SizeHint};
+use client::{Client, ClientConfig, FileRef, WriterHint};
 use protocol::Gfid;
 
 /// A session of a new client.
@@ -25,7 +25,7 @@ pub(super) fn bytes_of(number: u64, version: u8) -> Bytes {
 }
 
 pub(super) fn write(client: &Client, file: FileRef, bytes: Bytes, sync: bool) {
-    let hint = SizeHint { zero_from: u64::MAX, size_after: bytes.len() as u64 };
+    let hint = WriterHint { zero_from: u64::MAX, size_after: bytes.len() as u64, grant: None };
     let wrote = client.run_on(client.worker_of(file, 0), move |io| async move {
         io.write(file, 0, bytes, hint).await?;
         if sync { io.sync(file).await } else { Ok(()) }
