@@ -1,7 +1,8 @@
 //! Operations on the content of files.
 //!
 //! Contract: bytes beyond the size are never returned; what a file grows over reads as zeros. A task dropped at its deadline
-//! leaves no operation inside a file but a write that was sent: that stays until the shards have it, or its session is dead.
+//! leaves no operation inside a file but a write that was sent, or that another worker is at: that stays until the shards have it, or its
+//! session is dead.
 
 use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
 use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
@@ -165,9 +166,10 @@ impl<B: Backend> LocalFs<B> {
         let window = if plan.follows == SyncKind::None { self.shared.options.write_behind_bytes } else { 0 };
         let (op, behind) = match op.stay_behind(len, window) {
             Ok(staying) => (None, Some(staying)),
-            Err(op) => (Some(op), None),
+            Err(op) => (Some(Arc::new(op)), None),
         };
-        let ending = Ending { sync, behind: behind.clone().map(|behind| behind as _) };
+        let ending =
+            Ending { sync, behind: behind.clone().map(|behind| behind as _), guard: op.clone().map(|op| op as _) };
         self.backend.write(file, plan.offset, data, plan.hint, ending).await?;
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {

@@ -209,7 +209,9 @@ impl<B: Backend> LocalFs<B> {
         let request = NamespaceOp::ReturnLease { gfid, keep, set: SetAttr::default() };
         match self.ask(request, own_caller()).await {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => {}
-            Err(error) => return Err(error),
+            Err(error @ (ClientError::Posix(_) | ClientError::Fenced(_) | ClientError::Closed)) => return Err(error),
+            // The service may have it, and have given it to somebody else. If not, it asks again.
+            Err(error) => tracing::warn!(%gfid, %error, "no answer to a lease given back: it is taken for gone"),
         }
         // Nobody may get in between the service's answer and our knowing of it.
         inode.with(|state| state.gave_back(keep));

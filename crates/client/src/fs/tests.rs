@@ -68,6 +68,11 @@ struct World {
     syncs_ahead: u32,
     /// There is only one mount.
     alone: bool,
+    /// Writes are another worker's, which is slow.
+    works_elsewhere: bool,
+    elsewhere: Option<Ending>,
+    /// It takes leases back, and the answers do not come.
+    loses_answers: bool,
     /// How often it was asked to sync alone, and refuses to.
     syncs: u32,
     refuses_to_sync: bool,
@@ -275,7 +280,10 @@ impl Model {
                 }
                 self.set(gfid, set, caller.now)
             }
-            NamespaceOp::ReturnLease { gfid, keep, .. } => self.give_back(gfid, keep),
+            NamespaceOp::ReturnLease { gfid, keep, .. } => {
+                let given = self.give_back(gfid, keep);
+                if self.world.borrow().loses_answers { Err(ClientError::TimedOut("the model")) } else { given }
+            }
             NamespaceOp::Unlink { name, gives, .. } => {
                 self.world.borrow_mut().given.push(gives);
                 gives.map_or(Ok(Reply::Done), |gfid| self.give_back(gfid, None))?;
@@ -366,6 +374,10 @@ impl Backend for Model {
     }
 
     async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint, ending: Ending) -> Result<()> {
+        if self.world.borrow().works_elsewhere {
+            self.world.borrow_mut().elsewhere = Some(ending);
+            return std::future::pending().await;
+        }
         self.world.borrow_mut().syncs_ahead += u32::from(ending.sync);
         match ending.behind {
             Some(behind) => self.world.borrow_mut().behind.push(behind),
@@ -621,6 +633,39 @@ fn a_close_tells_the_service_and_keeps_the_lease() {
     assert_eq!(held, (vec![(0, LeaseMode::Write)], vec![]));
     let cached = block_on(fs.open(gfid, false, at(6))).expect("open");
     assert!(cached, "the lease was held throughout, so the kernel's pages are right");
+}
+
+#[test]
+fn a_write_that_another_worker_is_at_stays_inside_when_its_task_is_dropped() {
+    let fs = mounts(1).remove(0);
+    let world = Rc::clone(&fs.backend.world);
+    let gfid = create(&fs, "f");
+    world.borrow_mut().works_elsewhere = true;
+    let mut write = Box::pin(fs.write(gfid, 0, Bytes::from_static(b"late"), PLACED, at(2)));
+    assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(write);
+    let inode = fs.shared.table.get(gfid).expect("it is open");
+    let can_be_had_alone = || inode.enter_if_quiet(inode.with(|state| state.entered())).is_some();
+    assert!(!can_be_had_alone(), "its lease could go while it writes");
+    world.borrow_mut().elsewhere = None;
+    assert!(can_be_had_alone());
+}
+
+#[test]
+fn a_lease_whose_return_was_not_answered_is_gone() {
+    let fs = mounts(1).remove(0);
+    let world = Rc::clone(&fs.backend.world);
+    for (name, keep) in [("downgraded", Some(LeaseMode::Read)), ("returned", None)] {
+        let gfid = create(&fs, name);
+        block_on(fs.write(gfid, 0, Bytes::from_static(b"bytes"), PLACED, at(2))).expect("written");
+        world.borrow_mut().loses_answers = true;
+        block_on(fs.recall(gfid, keep));
+        let lease = || fs.shared.table.get(gfid).and_then(|inode| inode.with(|state| state.lease()));
+        assert_eq!(lease(), keep, "somebody else may have the rest");
+        world.borrow_mut().loses_answers = false;
+        block_on(fs.write(gfid, 0, Bytes::from_static(b"again"), PLACED, at(3))).expect("written");
+        assert_eq!(lease(), Some(LeaseMode::Write), "asked for anew");
+    }
 }
 
 #[test]

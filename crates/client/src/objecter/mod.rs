@@ -2,7 +2,8 @@
 //!
 //! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its connections (`osd`).
 //! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
-//! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes left. `window`, `delay`: what is on its way, and what leaves together.
+//! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes left. `window`, `delay`: what is on
+//!   its way, and what leaves together.
 //!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
 //! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
@@ -63,8 +64,8 @@ pub struct WriterHint {
     pub zero_from: u64,
     /// The file's size when this write is done, at least: what a crash of this client leaves behind for the size.
     pub size_after: u64,
-    /// Which grant of the write lease that is: what this client writes under it nobody else changes. `None` if somebody else
-    /// may: costs a read at most.
+    /// The grant of the write lease (its fencing token): what was written under it before nobody else has changed. `None`: nothing
+    /// is known from before, which costs a read at most.
     pub grant: Option<u64>,
 }
 
@@ -93,6 +94,8 @@ pub struct Ending {
     /// It is done as soon as it is numbered and sent, and this is dropped once it is reported. Whatever comes later in the session
     /// finds it, and the session sends it again to shards that die; with this process it may be lost.
     pub behind: Option<Arc<dyn Behind>>,
+    /// Dropped once no worker works on it any more, also where nobody waits for that.
+    pub guard: Option<Arc<dyn Send + Sync>>,
 }
 
 /// A part of an operation: within one object, and small enough for one buffer.

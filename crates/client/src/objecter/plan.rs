@@ -212,6 +212,13 @@ pub(crate) fn plan_write(layout: Layout, range: &Range<u64>, zero_from: u64) -> 
     WritePlan { fragment: layout.fragment_cover(&cover), cover, reads, zeros, touch }
 }
 
+impl WritePlan {
+    /// The old bytes will not be read but taken from memory: so they are written, on every shard, and parity cannot be wrong.
+    pub fn assume(&mut self, layout: Layout) {
+        self.touch = ShardSet::first(layout.profile().shards());
+    }
+}
+
 /// Most user bytes of one piece of an operation, in whole stripes. Two of the largest are on their way to a shard whose
 /// window takes `window_bytes`.
 pub(crate) fn piece_bytes_max(profile: Profile, window_bytes: u64) -> u64 {

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// How many objects' tails are known at most: those written last.
 const TAILS_MAX: usize = 64;
-/// Larger stripes are not kept: with all of the rest, that bounds the memory to 4 MiB a worker.
+/// Larger stripes are not kept: all together take some MiB at most.
 const STRIPE_BYTES_MAX: u64 = 64 << 10;
 
 /// See the module.
@@ -65,8 +65,7 @@ impl Tails {
     ) {
         let old = self.take(object);
         let Some(grant) = grant else { return };
-        let full = if self.known.len() < TAILS_MAX { None } else { self.known.pop_back() };
-        let mut bytes = old.or(full).map(|tail| tail.stripe).unwrap_or_default();
+        let mut bytes = old.or_else(|| self.evict()).map(|tail| tail.stripe).unwrap_or_default();
         bytes.clear();
         let length = stripe.end - stripe.start;
         if let Some(fill) = fill.filter(|_| length <= STRIPE_BYTES_MAX) {
@@ -84,6 +83,11 @@ impl Tails {
     /// The session is over.
     pub fn clear(&mut self) {
         self.known.clear();
+    }
+
+    /// The one written the longest time ago, if there are as many as may be.
+    fn evict(&mut self) -> Option<Tail> {
+        if self.known.len() < TAILS_MAX { None } else { self.known.pop_back() }
     }
 
     fn take(&mut self, object: ObjectId) -> Option<Tail> {

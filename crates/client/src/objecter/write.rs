@@ -51,12 +51,16 @@ pub(super) async fn write_piece(
     ending: Ending,
 ) -> Result<(), ClientError> {
     let range = offset..offset + data.len() as u64;
-    let plan = plan_write(pg.layout, &range, hint.zero_from);
+    let mut plan = plan_write(pg.layout, &range, hint.zero_from);
+    if known_gaps(local, object, hint.grant, &plan).is_some_and(|old| !old.is_empty()) {
+        plan.assume(pg.layout);
+    }
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
     local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
     let on_the_way = admit(local, pg, object, plan.touch, fragment_bytes).await?;
-    let known = || known_gaps(local, object, hint.grant, &plan);
+    let may_assume = plan.reads.is_empty() || plan.touch == pg.all_shards();
+    let known = || if may_assume { known_gaps(local, object, hint.grant, &plan) } else { None };
     let (guard, old) = match local.locks.is_idle(object).then(known).flatten() {
         Some(old) => (None, old),
         None => {

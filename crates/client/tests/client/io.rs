@@ -121,7 +121,7 @@ impl Model {
         self.next = end;
         // Every other one is not waited for, and must be there all the same.
         let behind = self.rng.bool().then(|| Arc::new(Left) as Arc<dyn Behind>);
-        let ending = Ending { sync: self.rng.bool(), behind };
+        let ending = Ending { sync: self.rng.bool(), behind, guard: None };
         run(client, move |io| async move { io.write_ending(file, start, Bytes::from(data), hint, ending).await })
             .expect("written");
     }
@@ -215,7 +215,7 @@ fn what_is_not_waited_for_ends_by_itself() {
     let client = connect(&fake, |config| config.timeout = Duration::from_millis(600));
     let write = |value: u8| {
         let behind = Arc::new(Left);
-        let ending = Ending { sync: false, behind: Some(Arc::clone(&behind) as Arc<dyn Behind>) };
+        let ending = Ending { sync: false, behind: Some(Arc::clone(&behind) as Arc<dyn Behind>), guard: None };
         let (data, hint) = (Bytes::from(vec![value; 4096]), WriterHint { zero_from: 0, size_after: 4096, grant: None });
         run(&client, move |io| async move { io.write_ending(file(1), 0, data, hint, ending).await }).expect("sent");
         behind
@@ -257,7 +257,7 @@ fn writers_of_one_stripe_do_not_lose_each_others_bytes() {
             .map(|part| {
                 let (at, value) = (part * 97, (part as u8).wrapping_add(round * 50));
                 let data = Bytes::from(vec![value; 97]);
-                let hint = WriterHint { zero_from: u64::MAX, size_after: 200 * 97, grant: None };
+                let hint = WriterHint { zero_from: u64::MAX, size_after: 200 * 97, grant: Some(1) };
                 client.run_on((part % 2) as usize, move |io| async move { io.write(file(3), at, data, hint).await })
             })
             .collect();
