@@ -5,7 +5,6 @@
 //! same step, so that what is known is what the last one left. That holds under one grant of the write lease: under
 //! the next one somebody else may have written in between.
 
-use bytes::Bytes;
 use protocol::ObjectId;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -46,11 +45,11 @@ impl Tails {
     }
 
     /// A range of the object, if it lies in the stripe that is known.
-    pub fn get(&self, object: ObjectId, grant: Option<u64>, range: &Range<u64>) -> Option<Bytes> {
+    pub fn get(&self, object: ObjectId, grant: Option<u64>, range: &Range<u64>) -> Option<&[u8]> {
         let tail = self.find(object, grant)?;
         let from = usize::try_from(range.start.checked_sub(tail.start)?).ok()?;
         let to = usize::try_from(range.end.checked_sub(tail.start)?).ok()?;
-        tail.stripe.get(from..to).map(Bytes::copy_from_slice)
+        tail.stripe.get(from..to)
     }
 
     /// A write of the object that ends at `end` was numbered; `stripe` is the one that it ended in, whose bytes `fill` gives. Without
@@ -119,7 +118,7 @@ mod tests {
     fn the_last_stripe_is_known_under_its_grant() {
         let mut tails = Tails::default();
         write(&mut tails, 1, 5, 11, 7);
-        assert_eq!(tails.get(object(1), Some(5), &(9..11)).as_deref(), Some(&[7, 7][..]));
+        assert_eq!(tails.get(object(1), Some(5), &(9..11)), Some(&[7, 7][..]));
         assert!(tails.is_next(object(1), Some(5), 11) && !tails.is_next(object(1), Some(5), 12));
         for (n, grant, range) in
             [(1, Some(6), 9..11), (1, None, 9..11), (2, Some(5), 9..11), (1, Some(5), 7..11), (1, Some(5), 9..17)]

@@ -52,14 +52,14 @@ pub(super) async fn write_piece(
 ) -> Result<(), ClientError> {
     let range = offset..offset + data.len() as u64;
     let mut plan = plan_write(pg.layout, &range, hint.zero_from);
-    if known_gaps(local, object, hint.grant, &plan).is_some_and(|old| !old.is_empty()) {
+    if knows_gaps(local, object, hint.grant, &plan) {
         plan.assume(pg.layout);
     }
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
     local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
     let on_the_way = admit(local, pg, object, plan.touch, fragment_bytes).await?;
-    let may_assume = plan.reads.is_empty() || plan.touch == pg.all_shards();
+    let may_assume = plan.touch == pg.all_shards();
     let known = || if may_assume { known_gaps(local, object, hint.grant, &plan) } else { None };
     let (guard, old) = match local.locks.is_idle(object).then(known).flatten() {
         Some(old) => (None, old),
@@ -116,13 +116,17 @@ impl Patch<'_> {
 /// Old bytes that a write needs, in the order of [`WritePlan::reads`].
 type Gaps = SmallVec<[Bytes; 2]>;
 
-/// The old bytes, if the last write of the object has left all of them in mind.
-fn known_gaps(local: &Local, object: ObjectId, grant: Option<u64>, plan: &WritePlan) -> Option<Gaps> {
-    if plan.reads.is_empty() {
-        return Some(Gaps::new());
-    }
+/// Has the last write of the object left all old bytes in memory that this one needs?
+fn knows_gaps(local: &Local, object: ObjectId, grant: Option<u64>, plan: &WritePlan) -> bool {
     let tails = local.tails.borrow();
-    plan.reads.iter().map(|gap| tails.get(object, grant, gap)).collect()
+    plan.reads.iter().all(|gap| tails.get(object, grant, gap).is_some())
+}
+
+/// The old bytes, if the last write of the object has left all of them in memory.
+fn known_gaps(local: &Local, object: ObjectId, grant: Option<u64>, plan: &WritePlan) -> Option<Gaps> {
+    let tails = local.tails.borrow();
+    let copy = |gap| tails.get(object, grant, gap).map(Bytes::copy_from_slice);
+    plan.reads.iter().map(copy).collect()
 }
 
 /// The old bytes, as the shards have them.
