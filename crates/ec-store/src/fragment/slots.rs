@@ -38,6 +38,9 @@ impl Placement<'_> {
     }
 }
 
+/// How many places are looked at together for a free one: the counters of two cache lines.
+const PASSED_AT_ONCE: usize = 64;
+
 /// A part of the file's space for data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
@@ -289,7 +292,7 @@ impl Slots {
         let found: Box<[u16]> = match self.free_run(wanted) {
             Some(first) => (first..first + wanted as u16).collect(),
             None => {
-                let free = (0..self.places).filter(|&place| self.users[usize::from(place)] == 0);
+                let free = self.free_in(0..self.places);
                 // Behind them those that the file may still get.
                 let some: Box<[u16]> = free.chain(self.places..self.places_max()).take(wanted).collect();
                 (some.len() == wanted).then_some(some)?
@@ -302,16 +305,31 @@ impl Slots {
 
     fn free_run(&self, wanted: usize) -> Option<u16> {
         let find = |range: Range<u16>| {
-            let mut run = 0;
-            for place in range {
-                run = if self.users[usize::from(place)] == 0 { run + 1 } else { 0 };
+            let (mut first, mut run) = (0, 0);
+            for place in self.free_in(range) {
+                if run == 0 || usize::from(first) + run != usize::from(place) {
+                    (first, run) = (place, 0);
+                }
+                run += 1;
                 if run == wanted {
-                    return Some(place + 1 - wanted as u16);
+                    return Some(first);
                 }
             }
             None
         };
         find(self.cursor.min(self.places)..self.places).or_else(|| find(0..self.places))
+    }
+
+    /// The places of a range that nobody counts on. Most are taken: those are passed over many at a time.
+    fn free_in(&self, range: Range<u16>) -> impl Iterator<Item = u16> {
+        let users = &self.users[usize::from(range.start)..usize::from(range.end)];
+        // Without a way out of the loop, it is done for many at once.
+        let has_free = |part: &[u16]| part.iter().fold(false, |has_free, &users| has_free | (users == 0));
+        // Numbers come second, so that none beyond the last is made.
+        let parts = users.chunks(PASSED_AT_ONCE).zip((range.start..).step_by(PASSED_AT_ONCE));
+        parts.filter(move |(part, _)| has_free(part)).flat_map(|(part, first)| {
+            part.iter().zip(first..).filter(|(users, _)| **users == 0).map(|(_, place)| place)
+        })
     }
 
     fn grow(&mut self, places: u16) {
@@ -422,7 +440,7 @@ impl Slots {
         }
         self.count_users();
         let mut pieces = Pieces::new();
-        for place in (0..self.places).filter(|&place| self.users[usize::from(place)] == 0) {
+        for place in self.free_in(0..self.places) {
             push_places(&mut pieces, u64::from(place) * self.slot_bytes, self.slot_bytes);
         }
         pieces.into_vec()

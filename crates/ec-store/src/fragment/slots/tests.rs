@@ -298,6 +298,11 @@ fn every_slot_of_the_largest_fragment_can_be_named() {
         let placement = Placement { slot_bytes: 512, places: &places };
         assert_eq!(slots.named(u64::from(last) * 512, placement), Some(last..last + 1), "{count} slots");
         assert!(slots.take(count as usize - 1).is_some_and(|places| !places.contains(&u16::MAX)));
+        let end = slots.places_max() - 1;
+        slots.keep(&[end]);
+        slots.let_go(&[end]);
+        slots.cursor = end - 1;
+        assert_eq!(slots.free_in(slots.cursor..end + 1).last(), Some(end), "{count} slots");
     }
     assert_eq!(Slots::new(512, (u64::from(COUNT_MAX) + 1) * 512).slot_bytes(), 0, "no numbers for all places");
 }
@@ -312,4 +317,22 @@ fn a_slot_that_a_damaged_map_has_in_a_named_place_leaves_it() {
     places.sort_unstable();
     places.dedup();
     assert_eq!(places.len(), 4, "no two in one");
+}
+
+proptest! {
+    /// Passing over places that are taken misses no free one.
+    #[test]
+    fn free_places_are_those_that_nobody_counts_on(
+        taken in prop::collection::vec(prop::bool::weighted(0.97), 1..400),
+        from in 0usize..400,
+        wanted in 1usize..4,
+    ) {
+        let mut slots = Slots::new(SLOT as u32, taken.len() as u64 * SLOT);
+        slots.users = taken.iter().map(|&taken| u16::from(taken)).collect();
+        let from = from.min(taken.len());
+        let free: Vec<u16> = (from as u16..taken.len() as u16).filter(|&place| !taken[usize::from(place)]).collect();
+        prop_assert_eq!(slots.free_in(from as u16..taken.len() as u16).collect::<Vec<_>>(), free);
+        let run = taken.windows(wanted).position(|some| some.iter().all(|&taken| !taken));
+        prop_assert_eq!(slots.free_run(wanted), run.map(|first| first as u16));
+    }
 }
