@@ -33,8 +33,9 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The version of everything below a data directory: superblock, fragment files and journals.
-/// In format 1 no slot of a fragment lies elsewhere than in its own place, and no record is a placed one.
-pub const FORMAT_VERSION: u32 = 2;
+/// In format 1 no slot of a fragment lies elsewhere than in its own place, and no record is a placed one. In formats 1 and 2 the data of a
+/// fragment begins at the first page that is free.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The versions that this program reads. A directory of an older one becomes one of [`FORMAT_VERSION`] as it is opened.
 pub(crate) const FORMATS: RangeInclusive<u32> = 1..=FORMAT_VERSION;
@@ -394,17 +395,19 @@ mod tests {
         let superblock = *open(dir.path()).unwrap().superblock();
         let path = dir.path().join("superblock");
         let ours = fs::read(&path).unwrap();
-        set_format(&path, 1);
-        let older = fs::read(&path).unwrap();
-        assert_eq!(DataDir::peek(dir.path()).unwrap(), superblock);
-        // Whom it does not belong to changes nothing.
-        DataDir::open(dir.path(), ClusterId::new(1), OsdId::new(7)).unwrap_err();
-        assert_eq!(fs::read(&path).unwrap(), older);
-        let opened = open(dir.path()).unwrap();
-        assert!(!opened.was_created());
-        assert_eq!(*opened.superblock(), superblock);
-        assert_eq!(fs::read(&path).unwrap(), ours);
-        assert_eq!(ours[8..12], 2u32.to_le_bytes());
+        assert_eq!(ours[8..12], 3u32.to_le_bytes());
+        for format in [1, 2] {
+            set_format(&path, format);
+            let older = fs::read(&path).unwrap();
+            assert_eq!(DataDir::peek(dir.path()).unwrap(), superblock);
+            // Whom it does not belong to changes nothing.
+            DataDir::open(dir.path(), ClusterId::new(1), OsdId::new(7)).unwrap_err();
+            assert_eq!(fs::read(&path).unwrap(), older);
+            let opened = open(dir.path()).unwrap();
+            assert!(!opened.was_created());
+            assert_eq!(*opened.superblock(), superblock);
+            assert_eq!(fs::read(&path).unwrap(), ours);
+        }
     }
 
     #[test]
@@ -412,12 +415,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let path = dir.path().join("superblock");
-        for format in [0, 3] {
+        for format in [0, 4] {
             set_format(&path, format);
             let before = fs::read(&path).unwrap();
             let error = open(dir.path()).unwrap_err();
             let found = |error: &DataDirError| match error {
-                DataDirError::OtherFormat { found, supported: 2, .. } => Some(*found),
+                DataDirError::OtherFormat { found, supported: 3, .. } => Some(*found),
                 _ => None,
             };
             assert_eq!(found(&error), Some(format), "{error}");

@@ -86,9 +86,7 @@ impl Arena<'_> {
             let extents: Vec<_> = extents.into_iter().map(cut).filter(|extent| !extent.is_empty()).collect();
             let Some(extent) = self.rng.choice(extents) else { continue };
             let offset = self.rng.u64(extent);
-            // As fragment files are laid out: header, a checksum for each sector, then data from the next page on.
-            let sectors = file.profile().fragment_bytes() / SECTOR_BYTES;
-            let at = (128 + 4 * sectors).next_multiple_of(4096) + offset;
+            let at = file.data_start() + offset;
             let path = dir.join(format!("pg/{}/{}.{}", key.pg, key.object, key.shard.get()));
             let raw = OpenOptions::new().read(true).write(true).open(&path);
             let raw = raw.doing(|| format!("cannot open {}", path.display()))?;

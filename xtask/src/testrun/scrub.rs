@@ -188,10 +188,9 @@ fn write_falsely(rig: &Rig, osd: usize, path: &std::path::Path, at: u64) -> Outc
             }
             let Some(file) = store.get(key).map_err(|e| said(&e))? else { continue };
             let length = fs::metadata(path).doing(|| "no fragment")?.len();
-            // the place in the data, which lies at the end of the file after a table for all of the fragment
-            let table = (128 + file.profile().fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(4096);
-            ensure!(at >= table && at < length, "{at} is not in the data of {}", path.display());
-            let offset = (at - table) / SECTOR_BYTES * SECTOR_BYTES;
+            let start = file.data_start();
+            ensure!(at >= start && at < length, "{at} is not in the data of {}", path.display());
+            let offset = (at - start) / SECTOR_BYTES * SECTOR_BYTES;
             let (bytes, mut crcs) = (vec![0x5a; SECTOR_BYTES as usize], Vec::new());
             sector_crcs(&bytes, &mut crcs);
             file.write(offset, &bytes, &crcs, Mark::default()).map_err(|e| said(&e))?;

@@ -11,7 +11,7 @@ pub use placing::TakenPlaces;
 pub(crate) use syncing::sync_names;
 
 use super::changes::Changes;
-use super::header::{HEADER_BYTES, Header};
+use super::header::{Alignment, HEADER_BYTES, Header};
 use super::slots::{Piece, Pieces, Slots};
 use super::table::{Table, TableMemory};
 use super::{
@@ -41,6 +41,7 @@ pub struct FragmentFile {
     dir: Dir,
     /// Where the data region begins in the file.
     data_start: u64,
+    alignment: Alignment,
     /// Writes of whole slots may be placed.
     places_writes: bool,
     state: ContentionMutex<State>,
@@ -84,8 +85,16 @@ struct LookUp {
 }
 
 /// Where the data region of a fragment begins in its file.
-fn data_start(profile: Profile) -> u64 {
-    (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(4096)
+fn data_start(profile: Profile, alignment: Alignment) -> u64 {
+    (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(alignment.bytes())
+}
+
+/// The alignment of a file whose header is lost. Between the table and where data begins, one with [`Alignment::Slot`] has a hole.
+fn guess_alignment(file: &dyn MediumFile, profile: Profile) -> io::Result<Alignment> {
+    let [from, to] = [Alignment::Page, Alignment::Slot].map(|alignment| data_start(profile, alignment));
+    let mut between = vec![0; (to - from) as usize];
+    medium::read_zero_filled(file, from, &mut between)?;
+    Ok(if between.iter().all(|&byte| byte == 0) { Alignment::Slot } else { Alignment::Page })
 }
 
 /// Bytes of one call that writes where nothing was. Linux makes the units of its page cache as large as such a call, and ext4 then
@@ -119,7 +128,8 @@ impl FragmentFile {
         dir: Dir,
         profile: Profile,
     ) -> Result<Self, FragmentError> {
-        let header = Header { profile, version: Default::default(), logical_end: 0, places: None };
+        let header =
+            Header { profile, version: Default::default(), logical_end: 0, places: None, alignment: Alignment::Slot };
         medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| {
             // An empty file counts as none; a part of a header would count as damage. Best effort: the disk is full.
             let _ = file.set_len(0);
@@ -144,7 +154,8 @@ impl FragmentFile {
         medium::write_counted(&*file, HEADER_BYTES, &table).map_err(|(_, error)| io(error))?;
         // The header last: with it the table counts.
         file.sync_data().map_err(io)?;
-        let header = Header { profile, version: Default::default(), logical_end: 0, places: None };
+        let alignment = guess_alignment(&*file, profile).map_err(io)?;
+        let header = Header { profile, version: Default::default(), logical_end: 0, places: None, alignment };
         medium::write_counted(&*file, 0, &header.encode(key, common.cluster)).map_err(|(_, error)| io(error))?;
         file.sync_data().map_err(io)?;
         Ok(Self::with(key, common, file, dir, header, false))
@@ -170,7 +181,8 @@ impl FragmentFile {
             profile,
             file,
             dir,
-            data_start: data_start(profile),
+            data_start: data_start(profile, header.alignment),
+            alignment: header.alignment,
             places_writes: common.slot_bytes > 0,
             state: ContentionMutex::new(&common.locks, "fragment", state),
             changes: Changes::new(is_new),
@@ -197,7 +209,7 @@ impl FragmentFile {
     /// Ranges of the file, and of a buffer, for pieces of the fragment.
     fn ranges(&self, slots: &Slots, pieces: &[Piece]) -> Ranges {
         let own = u64::from(slots.count()) * slots.slot_bytes();
-        let more = (self.map_start() + slots.map_bytes()).next_multiple_of(4096);
+        let more = (self.map_start() + slots.map_bytes()).next_multiple_of(self.alignment.bytes());
         let mut ranges = Ranges::new();
         let mut done = 0;
         let mut push = |at: u64, length: u64| {
@@ -229,6 +241,11 @@ impl FragmentFile {
     /// The profile it was made with.
     pub fn profile(&self) -> Profile {
         self.profile
+    }
+
+    /// Where its data begins in the file, in bytes: what was not moved lies there.
+    pub fn data_start(&self) -> u64 {
+        self.data_start
     }
 
     /// Does anything wait for a sync?

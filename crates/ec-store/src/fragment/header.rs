@@ -22,10 +22,11 @@
 //! | 96 | 8 | PG |
 //! | 104 | 4 | bytes of a slot; 0: every slot lies in its own place |
 //! | 108 | 4 | places for slots |
-//! | 112 | 12 | zero |
+//! | 112 | 4 | to a multiple of how many bytes the data begins; 0: 4096, as before format 3 |
+//! | 116 | 8 | zero |
 //! | 124 | 4 | CRC32C of bytes 0..124 |
 
-use super::slots::is_slot_size;
+use super::slots::{SLOT_BYTES_MAX, is_slot_size};
 use super::{FragmentError, FragmentKey, FragmentVersion};
 use crate::superblock::{FORMAT_VERSION, FORMATS};
 use protocol::ids::{ClusterId, Epoch, Profile, Seq, SessionId};
@@ -59,7 +60,8 @@ struct Raw {
     pg: U64,
     slot_bytes: U32,
     places: U32,
-    reserved: [u8; 12],
+    alignment: U32,
+    reserved: [u8; 8],
     crc: U32,
 }
 
@@ -73,6 +75,38 @@ pub(super) struct Header {
     pub(super) logical_end: u64,
     /// Bytes of a slot and number of places, if there are more places than slots.
     pub(super) places: Option<(u32, u16)>,
+    pub(super) alignment: Alignment,
+}
+
+/// Where in a file its data, and its further places, may begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Alignment {
+    /// At any page: files made before format 3.
+    Page,
+    /// Where slots of any size do not cross more units of the page cache than they must: Linux makes these as large as the call that writes
+    /// first, but begins them only at multiples of their size. Random writes of 32 KiB, synced, take a third less of a processor.
+    Slot,
+}
+
+impl Alignment {
+    /// In bytes.
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Self::Page => 4096,
+            Self::Slot => u64::from(SLOT_BYTES_MAX),
+        }
+    }
+
+    fn to_raw(self) -> u32 {
+        match self {
+            Self::Page => 0,
+            Self::Slot => SLOT_BYTES_MAX,
+        }
+    }
+
+    fn from_raw(raw: u32) -> Option<Self> {
+        [Self::Page, Self::Slot].into_iter().find(|alignment| alignment.to_raw() == raw)
+    }
 }
 
 impl Header {
@@ -98,7 +132,8 @@ impl Header {
             pg: key.pg.to_u64().into(),
             slot_bytes: slot_bytes.into(),
             places: u32::from(places).into(),
-            reserved: [0; 12],
+            alignment: self.alignment.to_raw().into(),
+            reserved: [0; 8],
             crc: 0.into(),
         };
         raw.crc = crc32c::crc32c(&raw.as_bytes()[..CRC_AT]).into();
@@ -148,6 +183,7 @@ impl Header {
             seq: Seq::new(raw.seq.get()),
             epoch: Epoch::new(raw.epoch.get()),
         };
-        Ok(Self { profile, version, logical_end: raw.logical_end.get(), places })
+        let alignment = Alignment::from_raw(raw.alignment.get()).ok_or(bad("has an impossible alignment"))?;
+        Ok(Self { profile, version, logical_end: raw.logical_end.get(), places, alignment })
     }
 }

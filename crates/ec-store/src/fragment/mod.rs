@@ -10,9 +10,9 @@
 //! |---|---|---|
 //! | 0 | 128 | header, see the module `header` |
 //! | 128 | 4 x sectors | CRC table: for each sector of data its CRC32C, 0 = never written |
-//! | next multiple of 4096 | `Profile::fragment_bytes` | data |
+//! | next multiple of 1 MiB, or of what the header says | `Profile::fragment_bytes` | data |
 //! | next multiple of 4096 | 2 x slots | where each slot lies, see the module `slots`; only if the header says so |
-//! | next multiple of 4096 | | more places for slots |
+//! | next multiple as for data | | more places for slots |
 //!
 //! * A sector whose table entry is 0 is a hole and reads as zeros, whatever bytes the file has there. A CRC that computes
 //!   to 0 is stored as 1 ([`sector_crc`]).

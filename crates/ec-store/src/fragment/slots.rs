@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes of a slot, at most.
-const SLOT_BYTES_MAX: u32 = 1 << 20;
+pub(super) const SLOT_BYTES_MAX: u32 = 1 << 20;
 
 /// Slots of a fragment, at most: each place has a number of two bytes, and 0 is another's. A fragment with more has none.
 const COUNT_MAX: u16 = u16::MAX / 2;

@@ -18,8 +18,10 @@ const PG: PgId = PgId { pool: PoolId::new(3), number: 0x1f };
 const SECTORS: u64 = 2048;
 /// Bytes of a slot: two sectors.
 const SLOT: u64 = 2 * SECTOR_BYTES;
+/// Where data begins in a file.
+const DATA_START: u64 = 1 << 20;
 /// Where the map of slots begins in a file.
-const MAP_START: u64 = 12_288 + SECTORS * SECTOR_BYTES;
+const MAP_START: u64 = DATA_START + SECTORS * SECTOR_BYTES;
 
 fn profile() -> Profile {
     Profile::new(2, 1, 512, 2 * SECTORS * SECTOR_BYTES).unwrap()
@@ -113,15 +115,25 @@ fn move_slots(file: &FragmentFile, first: u64, count: u64, fill: u8) {
     placed.let_go(file);
 }
 
-/// Makes a file's header what an older program would have written.
+/// Makes a file's header that of another format.
 fn set_format(path: &Path, format: u32) {
-    let file = File::options().read(true).write(true).open(path).unwrap();
-    let mut header = [0; 128];
-    file.read_exact_at(&mut header, 0).unwrap();
-    header[8..12].copy_from_slice(&format.to_le_bytes());
-    let crc = crc32c::crc32c(&header[..124]);
-    header[124..].copy_from_slice(&crc.to_le_bytes());
-    file.write_all_at(&header, 0).unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    bytes[8..12].copy_from_slice(&format.to_le_bytes());
+    if format < 3 {
+        bytes[112..116].fill(0);
+    }
+    let crc = crc32c::crc32c(&bytes[..124]);
+    bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+    fs::write(path, bytes).unwrap();
+}
+
+/// Makes a file what a program of an older format would have written.
+fn make_older(path: &Path, format: u32) {
+    let mut bytes = fs::read(path).unwrap();
+    let first_page = (128 + SECTORS as usize * 4).next_multiple_of(4096);
+    bytes.drain(first_page..DATA_START as usize);
+    fs::write(path, bytes).unwrap();
+    set_format(path, format);
 }
 
 fn path_of(dir: &Path, index: u32) -> std::path::PathBuf {
@@ -153,8 +165,7 @@ fn the_file_is_laid_out_as_documented() {
     assert_eq!(bytes[12..15], [2, 1, 1]);
     assert_eq!(bytes[72..80], 9u64.to_le_bytes());
     assert_eq!(bytes[128 + 3 * 4..128 + 4 * 4], crcs[0].to_le_bytes());
-    let start = (128 + SECTORS as usize * 4).next_multiple_of(4096);
-    assert_eq!(bytes[start + 3 * 512..], data);
+    assert_eq!(bytes[DATA_START as usize + 3 * 512..], data);
     assert_eq!(store.list(PG).unwrap().map(Result::unwrap).collect::<Vec<_>>(), [(key(6).object, key(6).shard)]);
     assert_eq!(store.list_pgs().unwrap(), [PG]);
 }
@@ -201,27 +212,51 @@ fn direct_bytes_are_invisible_until_published() {
 }
 
 #[test]
-fn a_file_of_the_format_before_slots_is_read_and_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut store = open(dir.path());
-    write(&mut store, 0, 0, 8, 1).unwrap();
-    store.sync(key(0)).unwrap();
-    drop(store);
-    let path = path_of(dir.path(), 0);
-    set_format(&path, 1);
-    let mut store = open(dir.path());
-    assert_eq!(read(&mut store, 0, 0, 8).unwrap(), sectors(1, 8).0);
-    move_slots(&store.get(key(0)).unwrap().unwrap(), 1, 2, 0x80);
-    store.sync(key(0)).unwrap();
-    drop(store);
-    assert_eq!(fs::read(&path).unwrap()[8], 2, "an older program would not find what moved");
-    let mut store = open(dir.path());
-    assert_eq!(read(&mut store, 0, 0, 2).unwrap(), sectors(1, 2).0);
-    assert_eq!(read(&mut store, 0, 2, 4).unwrap(), sectors(0x80, 4).0);
-    drop(store);
-    set_format(&path, 3);
-    let error = read(&mut open(dir.path()), 0, 0, 2).unwrap_err();
-    assert!(matches!(error, FragmentError::BadHeader { .. }), "{error}");
+fn files_of_older_formats_are_read_and_written() {
+    for format in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = open(dir.path());
+        write(&mut store, 0, 0, 8, 1).unwrap();
+        store.sync(key(0)).unwrap();
+        drop(store);
+        let path = path_of(dir.path(), 0);
+        make_older(&path, format);
+        let mut store = open(dir.path());
+        assert_eq!(read(&mut store, 0, 0, 8).unwrap(), sectors(1, 8).0);
+        move_slots(&store.get(key(0)).unwrap().unwrap(), 1, 2, 0x80);
+        store.sync(key(0)).unwrap();
+        drop(store);
+        assert_eq!(fs::read(&path).unwrap()[8], 3, "an older program would not find what moved");
+        let mut store = open(dir.path());
+        assert_eq!(read(&mut store, 0, 0, 2).unwrap(), sectors(1, 2).0);
+        assert_eq!(read(&mut store, 0, 2, 4).unwrap(), sectors(0x80, 4).0);
+        drop(store);
+        set_format(&path, 4);
+        let error = read(&mut open(dir.path()), 0, 0, 2).unwrap_err();
+        assert!(matches!(error, FragmentError::BadHeader { .. }), "{error}");
+    }
+}
+
+#[test]
+fn data_behind_a_lost_header_is_found_in_files_of_any_format() {
+    for is_older in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = open(dir.path());
+        write(&mut store, 0, 0, 8, 1).unwrap();
+        store.sync(key(0)).unwrap();
+        drop(store);
+        let path = path_of(dir.path(), 0);
+        if is_older {
+            make_older(&path, 2);
+        }
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&[0; 128], 0).unwrap();
+        let mut store = open(dir.path());
+        let file = store.get_or_create(key(0), profile()).unwrap();
+        let mut bytes = vec![0; 8 * SECTOR_BYTES as usize];
+        file.read_raw(0, &mut bytes, ReadMode::Blocking).unwrap();
+        assert_eq!(bytes, sectors(1, 8).0, "older: {is_older}");
+    }
 }
 
 #[test]
@@ -426,8 +461,7 @@ fn a_flip_of_any_byte_is_noticed() {
     drop(store);
     let path = path_of(dir.path(), 0);
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    let start = (128 + SECTORS * 4).next_multiple_of(4096);
-    for at in (0..136).chain(start..start + 1024) {
+    for at in (0..136).chain(DATA_START..DATA_START + 1024) {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 1 << (at % 8)], at).unwrap();
