@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod allocator;
 mod cli;
 mod convert;
 mod daemon;
@@ -22,9 +23,8 @@ mod options;
 use cli::Action;
 use std::process::ExitCode;
 
-/// Gives freed memory back to the system.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {

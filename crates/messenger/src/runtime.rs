@@ -26,8 +26,8 @@ use crate::worker::{Command, Worker, WorkerShared, thread_main};
 /// Most workers a runtime takes: more than the cores of any machine it is meant for.
 pub const WORKERS_MAX: usize = 1024;
 
-/// How often buffers that nobody needed meanwhile are freed: seldom enough to keep those of a load that comes in bursts.
-const SHRINK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often buffers that nobody needed meanwhile are freed: seldom enough to keep those of a load between two syncs of the disks.
+const SHRINK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Settings of a [`Runtime`].
 #[derive(Clone, Debug)]
