@@ -97,6 +97,10 @@ fn guess_alignment(file: &dyn MediumFile, profile: Profile) -> io::Result<Alignm
     Ok(if between.iter().all(|&byte| byte == 0) { Alignment::Slot } else { Alignment::Page })
 }
 
+/// Bytes of one call that writes where nothing was. Linux makes the units of its page cache as large as such a call, and ext4 then
+/// looks at every block of a unit whenever a part of it is written again.
+const FIRST_WRITE_BYTES: usize = 64 << 10;
+
 impl FragmentFile {
     /// Opens a file that was opened from the fragment's name; `None` if it is empty: made and then lost by a crash.
     pub(super) fn open(
@@ -414,18 +418,22 @@ impl FragmentFile {
 
     fn write_part(&self, state: &mut State, offset: u64, bytes: &[u8], crcs: &[u32]) -> Result<(), FragmentError> {
         let pieces = state.slots.pieces(offset..offset + bytes.len() as u64);
-        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes);
+        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, usize::MAX);
         let done = written.as_ref().err().map_or(bytes.len(), |(done, _)| *done);
         let whole = done / SECTOR_BYTES as usize;
         state.table.set((offset / SECTOR_BYTES) as usize, &crcs[..whole]);
         written.map_err(|(_, error)| self.io(error))
     }
 
-    /// On an error also says how many bytes were written.
-    fn write_ranges(&self, ranges: &Ranges, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    /// Writes with calls of so many bytes at most; on an error also says how many bytes were written.
+    fn write_ranges(&self, ranges: &Ranges, bytes: &[u8], call_bytes: usize) -> Result<(), (usize, io::Error)> {
         for (at, within) in ranges {
-            medium::write_counted(&*self.file, *at, &bytes[within.clone()])
-                .map_err(|(some, error)| (within.start + some, error))?;
+            let mut done = within.start;
+            for part in bytes[within.clone()].chunks(call_bytes) {
+                let at = at + (done - within.start) as u64;
+                medium::write_counted(&*self.file, at, part).map_err(|(some, error)| (done + some, error))?;
+                done += part.len();
+            }
         }
         Ok(())
     }
@@ -444,7 +452,7 @@ impl FragmentFile {
         }
         self.changed(bytes.len());
         let pieces = state.slots.pieces(offset..offset + length);
-        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes);
+        let written = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES);
         written.map_err(|(_, error)| self.io(error))
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::slots::Placement;
 use super::super::{FragmentError, Mark, ReadMode, ReadOutcome, SECTOR_BYTES, sectors_of};
-use super::FragmentFile;
+use super::{FIRST_WRITE_BYTES, FragmentFile};
 use crate::medium::Extent;
 
 /// Bytes of a slot, and the places taken for slots one behind the other.
@@ -24,7 +24,7 @@ impl FragmentFile {
         self.changed(bytes.len());
         let slot_bytes = state.slots.slot_bytes() as u32;
         let pieces = state.slots.pieces_in(Placement { slot_bytes, places: &places }, 0, length);
-        if let Err((_, error)) = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes) {
+        if let Err((_, error)) = self.write_ranges(&self.ranges(&state.slots, &pieces), bytes, FIRST_WRITE_BYTES) {
             state.slots.let_go(&places);
             return Err(self.io(error));
         }
