@@ -89,7 +89,8 @@ fn data_start(profile: Profile, alignment: Alignment) -> u64 {
     (HEADER_BYTES + profile.fragment_bytes().div_ceil(SECTOR_BYTES) * 4).next_multiple_of(alignment.bytes())
 }
 
-/// The alignment of a file whose header is lost. Between the table and where data begins, one with [`Alignment::Slot`] has a hole.
+/// The alignment of a file whose header is lost. Between the table and where data begins, one with [`Alignment::Slot`] has a hole. An
+/// older one that holds only zeros there is taken for such: its other bytes then fail what the journal says of them, as if they were lost.
 fn guess_alignment(file: &dyn MediumFile, profile: Profile) -> io::Result<Alignment> {
     let [from, to] = [Alignment::Page, Alignment::Slot].map(|alignment| data_start(profile, alignment));
     let mut between = vec![0; (to - from) as usize];
