@@ -125,7 +125,9 @@ fn run_pjdfstest(bench: &Bench, rig: &Rig, area: &str, remount: bool) -> Outcome
     let mut command = Command::new(bench.tools.join("pjdfstest"));
     command.env("PATH", path).env("NO_COLOR", "1").args(["-c"]).arg(&config);
     command.arg("-p").arg(&area).arg("-s").arg(&secondary).args(remount.then_some("erofs"));
-    exec::run(&mut command, Duration::from_secs(300), &bench.interrupt)
+    let run = exec::run(&mut command, Duration::from_secs(300), &bench.interrupt);
+    crate::mounts::clear(&secondary);
+    run
 }
 
 /// fsx with several seeds.
