@@ -115,6 +115,14 @@ fn move_slots(file: &FragmentFile, first: u64, count: u64, fill: u8) {
     placed.let_go(file);
 }
 
+/// Writes the first 8 sectors of a fragment, and gives its file.
+fn written(dir: &Path) -> std::path::PathBuf {
+    let mut store = open(dir);
+    write(&mut store, 0, 0, 8, 1).unwrap();
+    store.sync(key(0)).unwrap();
+    path_of(dir, 0)
+}
+
 /// Makes a file's header that of another format.
 fn set_format(path: &Path, format: u32) {
     let mut bytes = fs::read(path).unwrap();
@@ -215,11 +223,7 @@ fn direct_bytes_are_invisible_until_published() {
 fn files_of_older_formats_are_read_and_written() {
     for format in [1, 2] {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = open(dir.path());
-        write(&mut store, 0, 0, 8, 1).unwrap();
-        store.sync(key(0)).unwrap();
-        drop(store);
-        let path = path_of(dir.path(), 0);
+        let path = written(dir.path());
         make_older(&path, format);
         let mut store = open(dir.path());
         assert_eq!(read(&mut store, 0, 0, 8).unwrap(), sectors(1, 8).0);
@@ -241,11 +245,7 @@ fn files_of_older_formats_are_read_and_written() {
 fn data_behind_a_lost_header_is_found_in_files_of_any_format() {
     for is_older in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = open(dir.path());
-        write(&mut store, 0, 0, 8, 1).unwrap();
-        store.sync(key(0)).unwrap();
-        drop(store);
-        let path = path_of(dir.path(), 0);
+        let path = written(dir.path());
         if is_older {
             make_older(&path, 2);
         }
