@@ -46,6 +46,8 @@ use std::process::Command;
 use std::time::Instant;
 use system::{Peer, Setting, System, Variant};
 
+/// Name of the directory that the places of all processes stand in.
+const PLACES: &str = "compare-work";
 /// Bytes of the tree that is unpacked, at most.
 const TREE_BYTES_MAX: u64 = 128 << 20;
 
@@ -77,6 +79,9 @@ pub struct CompareArgs {
     /// Directory of the report, empty or missing [default: benches/runs/DATE-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
+    /// A directory on the disk that all systems are to keep their data on [default: the disk of the checkout]
+    #[arg(long, value_name = "DIR")]
+    disk: Option<PathBuf>,
 }
 
 /// What is to be done, checked.
@@ -87,6 +92,7 @@ struct Plan {
     cells: Vec<Cell>,
     sizes: Sizes,
     out: PathBuf,
+    disk: Option<PathBuf>,
 }
 
 /// Sets everything up, measures, and writes the report.
@@ -97,8 +103,9 @@ struct Plan {
 pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
     let bench = Bench::new(interrupt, false)?;
-    sweep(&bench);
-    let work = Place::create(&places(&bench))?;
+    let places = plan.disk.as_ref().map_or_else(|| places(&bench), |disk| disk.join(PLACES));
+    sweep(&places);
+    let work = Place::create(&places)?;
     let begin = Instant::now();
     let origin = Origin::look(&plan.name, &command_line(), &work.0);
     let systems = plan.set_up(&work.0, &bench)?;
@@ -135,7 +142,8 @@ impl Plan {
         let (runs, seconds) = (args.runs.unwrap_or(defaults.runs), args.seconds.unwrap_or(defaults.seconds));
         let name = args.name.clone().unwrap_or_else(|| format!("compare-{}", args.cells.name()));
         let out = report_dir(args.out.as_deref(), &name)?;
-        Ok(Plan { name, peers, with, cells, sizes: Sizes { runs, seconds, ..defaults }, out })
+        let disk = args.disk.as_deref().map(disk_dir).transpose()?;
+        Ok(Plan { name, peers, with, cells, sizes: Sizes { runs, seconds, ..defaults }, out, disk })
     }
 
     /// The peers, then Trefoil.
@@ -179,18 +187,20 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         remove(&self.0);
+        // It stays while another process has a place there.
+        let _ = self.0.parent().map(std::fs::remove_dir);
     }
 }
 
-/// Where the directories of all processes stand.
+/// Where the directories of all processes stand, unless another disk is given.
 pub fn places(bench: &Bench) -> PathBuf {
-    bench.work.with_file_name("compare-work")
+    bench.work.with_file_name(PLACES)
 }
 
-/// Takes away what runs that were killed have left.
-pub fn sweep(bench: &Bench) {
+/// Takes away what runs that were killed have left in `places`, and all network namespaces that nobody uses.
+pub fn sweep(places: &Path) {
     netns::sweep();
-    for entry in std::fs::read_dir(places(bench)).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(places).into_iter().flatten().flatten() {
         let owner = entry.file_name().to_string_lossy().parse::<u32>();
         if owner.is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             system::sweep(&entry.path());
@@ -225,6 +235,13 @@ fn report_dir(given: Option<&Path>, name: &str) -> Outcome<PathBuf> {
     let is_empty = std::fs::read_dir(&out).map_or(true, |mut entries| entries.next().is_none());
     ensure!(is_empty, "--out {}: the directory is not empty", out.display());
     Ok(out)
+}
+
+/// A directory that was given for data, by its full name.
+fn disk_dir(given: &Path) -> Outcome<PathBuf> {
+    let full = given.canonicalize().doing(|| format!("--disk {}", given.display()))?;
+    ensure!(full.is_dir(), "--disk {}: not a directory", given.display());
+    Ok(full)
 }
 
 fn command_line() -> String {

@@ -132,8 +132,9 @@ fn with_in_flight(cells: Vec<Cell>, counts: &[u32]) -> Outcome<Vec<Cell>> {
 pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
     let bench = Bench::new(interrupt, false)?;
-    super::sweep(&bench);
-    let work = Place::create(&places(&bench))?;
+    let places = places(&bench);
+    super::sweep(&places);
+    let work = Place::create(&places)?;
     let origin = Origin::look(&plan.name, &command_line(), &work.0);
     let mut systems: Vec<Box<dyn System>> = Vec::new();
     for (number, variant) in plan.variants.iter().enumerate() {

@@ -43,7 +43,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         let outcome = bench.run(command.arg(&out), RUN_SECONDS_MAX);
         if outcome.is_err() {
             // It may have been killed on our way out, with no time to clean up.
-            compare::sweep(bench);
+            compare::sweep(&compare::places(bench));
         }
         outcome?;
         check_summary(&out)?;
@@ -55,7 +55,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         let out = dir.path().join("run");
         let mut command = bench.xtask(&["sweep", "--set", "osd_disk_threads=1", "--set", "mount.buffer_pools=1"]);
         command.args(["--size", "smoke", "--only", "randread-4k,create", "--out"]).arg(&out);
-        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(bench))?;
+        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(&compare::places(bench)))?;
         let text = read(&out.join("report.md"))?;
         for part in
             ["## randread-4k", "## create", "| `trefoil` |", "| `osd_disk_threads=1` |", "| `mount.buffer_pools=1` |"]
@@ -71,7 +71,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             bench.xtask(&["sweep", "--set", "mount.op_history=locked", "--set", "mount.read_policy=fastest"]);
         command.args(["--with", "mount.hedge_delay=0.01", "--slow-osd", "5", "--iodepth", "2,1", "--size", "smoke"]);
         command.args(["--only", "randread-4k", "--out"]).arg(&out);
-        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(bench))?;
+        bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(&compare::places(bench)))?;
         check_series(&out)?;
         nothing_is_left(&compare::places(bench))
     })
@@ -114,13 +114,15 @@ fn nothing_is_left(work: &Path) -> Outcome {
 
 /// Each is refused before anything is set up, in words that name what there is.
 fn bad_arguments(bench: &Bench) -> Outcome {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--peer", "nfs"], "fuse-passthrough"),
         (&["--peer", "ext4,ext4"], "twice"),
         (&["--only", "randread-3k"], "randread-4k"),
         (&["--cells", "most"], "smoke"),
         (&["--with", "mount.threads"], "KEY=VALUE"),
         (&["--runs", "0"], "1..=100"),
+        (&["--disk", "/no/such/disk"], "--disk /no/such/disk"),
+        (&["--disk", "/dev/null"], "not a directory"),
     ];
     for (arguments, words) in cases {
         let mut command = bench.xtask(&["compare"]);
