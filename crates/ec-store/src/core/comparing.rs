@@ -3,7 +3,8 @@
 //! Contract: a returning shard has most of its bytes as a rule: it missed a few writes of a large object, or its list of
 //! what it missed was lost. Members are asked for sums that commute with the code ([`crate::codec::LinearSum`]); k of them,
 //! of one cut, give the sums that this shard's bytes should have. A unit whose sum is right counts as rebuilt of that
-//! cut; nothing is applied to an object that is being rebuilt, so it stays so. Whatever cannot be compared is moved.
+//! cut; nothing is applied to an object that is being rebuilt, so it stays so. Whatever cannot be compared is moved, and so is
+//! what lies behind ranges that differ everywhere ([`Sampling`]).
 
 use super::recovery::{Members, Way, Whole};
 use super::scrub::{comparable_sums, fresh_seed};
@@ -18,6 +19,35 @@ use std::ops::Range;
 
 /// Units that match and lie between two that do not are moved with them if they are no more: one question less.
 const GAP_UNITS_MAX: usize = 16;
+
+/// Ranges that are moved unseen behind one that differs everywhere, at most.
+const UNSEEN_MAX: u32 = 8;
+
+/// Which ranges of an object are compared, one after the other. A file that was written anew differs everywhere, and comparing it costs
+/// several times what moving it does: so behind each range that differs everywhere twice as many are moved unseen as behind the one
+/// before. Where what differs lies together, no more than that is moved needlessly.
+#[derive(Default)]
+pub(super) struct Sampling {
+    /// Ranges to be moved unseen before the next comparison.
+    unseen: u32,
+    /// How many were after the last one.
+    last: u32,
+}
+
+impl Sampling {
+    /// Is the next range to be compared?
+    pub fn is_due(&mut self) -> bool {
+        let due = self.unseen == 0;
+        self.unseen = self.unseen.saturating_sub(1);
+        due
+    }
+
+    /// A range was compared.
+    pub fn saw(&mut self, differs_everywhere: bool) {
+        self.last = if differs_everywhere { (2 * self.last).clamp(1, UNSEEN_MAX) } else { 0 };
+        self.unseen = self.last;
+    }
+}
 
 /// What a comparison says of a range.
 pub(super) struct Compared {
@@ -127,6 +157,29 @@ mod tests {
     fn small_gaps_are_moved_with_what_surrounds_them() {
         assert_eq!(runs([3, 4, 5 + GAP_UNITS_MAX, 60, 200].into_iter()), [3..22, 60..61, 200..201]);
         assert!(runs(std::iter::empty()).is_empty());
+    }
+
+    #[test]
+    fn what_differs_everywhere_is_compared_less_and_less() {
+        let compared = |differs: fn(u32) -> bool| {
+            let mut sampling = Sampling::default();
+            let due = |range: &u32| {
+                let due = sampling.is_due();
+                if due {
+                    sampling.saw(differs(*range));
+                }
+                due
+            };
+            (0..32).filter(due).collect::<Vec<_>>()
+        };
+        assert_eq!(compared(|_| true), [0, 2, 5, 10, 19, 28]);
+        assert_eq!(compared(|_| false), (0..32).collect::<Vec<_>>());
+        let half = compared(|range| range < 8);
+        assert_eq!(
+            half,
+            [0, 2, 5].into_iter().chain(10..32).collect::<Vec<_>>(),
+            "two of those that are right were moved"
+        );
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! carries questions and bytes, and decodes. Runs as tasks on the core's worker; one task for each PG.
 
 use super::backlog::Backlog;
-use super::comparing::Compared;
+use super::comparing::{Compared, Sampling};
 use super::{Core, CoreError, Outlet, Repair};
 use crate::codec::{self, Codec};
 use crate::fragment::SECTOR_BYTES;
 use crate::pg::shard::returning::{Cut, common_cut, least_cut};
-use crate::pg::shard::{Change, Lsn, PgShard, RebuiltPiece, ShardStore, Step};
+use crate::pg::shard::{PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
 use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
@@ -347,11 +347,14 @@ impl<O: Outlet, M: Members> Way<O, M> {
         let mut at = 0;
         let mut cut: Option<Cut> = None;
         let mut whole: Option<Whole> = None;
+        let mut sampling = Sampling::default();
         loop {
             let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else { return Ok(false) };
             let range = at..limit.min(at + CHUNK_BYTES);
             at = range.end;
-            let Some(chunk) = self.rebuild_chunk(object, range, &mut whole).await? else { return Ok(false) };
+            let Some(chunk) = self.rebuild_chunk(object, range, &mut whole, &mut sampling).await? else {
+                return Ok(false);
+            };
             self.unreported_bytes.set(self.unreported_bytes.get() + chunk.bytes);
             let both = cut.take().map_or_else(|| chunk.cut.clone(), |cut| least_cut(cut, &chunk.cut));
             let cut = &*cut.insert(both);
@@ -382,9 +385,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
         object: ObjectId,
         range: Range<u64>,
         whole: &mut Option<Whole>,
+        sampling: &mut Sampling,
     ) -> Result<Option<Chunk>, CoreError> {
-        let (mut cut, mut bytes, parts) = match self.compare(object, &range).await {
+        let seen = if sampling.is_due() { self.compare(object, &range).await } else { None };
+        let (mut cut, mut bytes, parts) = match seen {
             Some(Compared { differing, cut, whole: told }) => {
+                sampling.saw(differing == [range.clone()]);
                 let end = whole.get_or_insert(told).fragment_end;
                 (Some(cut), end.min(range.end).saturating_sub(range.start), differing)
             }
@@ -515,15 +521,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
                 }
                 // a fragment made anew, or its header, knows no end
                 let (profile, logical_end) = (shard.view().pg.profile, whole.logical_end);
-                let mut changes = vec![Change::Punch { offset, length, logical_end }];
-                changes.extend(data.iter().map(|(at, data)| Change::Write {
-                    lsn: Lsn::NEVER,
-                    offset: *at,
-                    data,
-                    crcs: None,
-                    logical_end,
-                }));
-                store.apply(self.pg, &profile, object, &changes)?;
+                let piece = RebuiltPiece { offset, length, data, logical_end };
+                store.apply(self.pg, &profile, object, &piece.changes())?;
                 store.note_rebuilt(self.pg, object);
                 Ok::<bool, CoreError>(true)
             };

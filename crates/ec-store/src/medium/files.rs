@@ -49,6 +49,11 @@ impl Medium for Disk {
     }
 }
 
+/// Is it a file of `tmpfs`, which has no `RWF_NOWAIT` as there is nothing to wait for, unless the machine swaps?
+fn is_in_memory(file: &File) -> io::Result<bool> {
+    Ok(rustix::fs::fstatfs(file)?.f_type == libc::TMPFS_MAGIC)
+}
+
 impl MediumFile for File {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(self, buf, offset)
@@ -58,6 +63,7 @@ impl MediumFile for File {
         let length = buf.len();
         match rustix::io::preadv2(self, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read == length),
+            Err(Errno::OPNOTSUPP) if is_in_memory(self)? => Ok(FileExt::read_at(self, buf, offset)? == length),
             Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }

@@ -113,7 +113,7 @@ pub trait MediumFile: Debug + Send + Sync {
     /// buffer then holds is undefined.
     ///
     /// # Errors
-    /// Those of `preadv2`; a file system without `RWF_NOWAIT` counts as one that would wait.
+    /// Those of `preadv2`; a file system without `RWF_NOWAIT` counts as one that would wait, unless it lies in memory.
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
 
     /// Writes slices one behind the other; gives the bytes written, as a rule all.

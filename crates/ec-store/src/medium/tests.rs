@@ -164,3 +164,13 @@ fn a_read_that_does_not_wait_takes_all_or_nothing() {
         assert!(!file.read_now(&mut [0; 51], 50).unwrap());
     }
 }
+
+#[test]
+fn files_in_memory_are_read_without_a_wait() {
+    let file = tempfile::tempfile_in("/dev/shm").unwrap();
+    write_counted(&file, 0, &[9; 100]).unwrap();
+    let mut bytes = [0; 50];
+    assert!(file.read_now(&mut bytes, 50).unwrap());
+    assert_eq!(bytes, [9; 50]);
+    assert!(!file.read_now(&mut bytes, 51).unwrap(), "a byte lies behind the end");
+}

@@ -63,10 +63,29 @@ pub struct RebuiltPiece {
     pub offset: u64,
     /// In bytes.
     pub length: u64,
-    /// Data with its place in the fragment; between them are holes.
+    /// Data with its place in the fragment, in ascending order and whole sectors; between them are holes.
     pub data: Vec<(u64, Bytes)>,
     /// Where the object's user data ends, in user bytes.
     pub logical_end: u64,
+}
+
+impl RebuiltPiece {
+    /// What makes its range of a fragment hold this and nothing else. What will be overwritten is not punched first: a file system takes
+    /// many times as long to give space back and take it anew as to write over it.
+    pub(crate) fn changes(&self) -> Vec<Change<'_>> {
+        let logical_end = self.logical_end;
+        let hole =
+            |from: u64, to: u64| (from < to).then(|| Change::Punch { offset: from, length: to - from, logical_end });
+        let mut changes = Vec::new();
+        let mut at = self.offset;
+        for (offset, data) in &self.data {
+            changes.extend(hole(at, *offset));
+            changes.push(Change::Write { lsn: Lsn::NEVER, offset: *offset, data, crcs: None, logical_end });
+            at = offset + data.len() as u64;
+        }
+        changes.extend(hole(at, self.offset + self.length));
+        changes
+    }
 }
 
 /// Are the pieces with these marks, in the order in which they were asked for, of one cut? `Ok`: which. Rule: JoinCut.
@@ -358,16 +377,7 @@ impl PgShard {
         object: ObjectId,
         piece: &RebuiltPiece,
     ) -> Result<(), StoreError> {
-        let logical_end = 0;
-        let mut changes = vec![Change::Punch { offset: piece.offset, length: piece.length, logical_end }];
-        changes.extend(piece.data.iter().map(|(offset, data)| Change::Write {
-            lsn: Lsn::NEVER,
-            offset: *offset,
-            data,
-            crcs: None,
-            logical_end,
-        }));
-        store.apply(self.pg(), &self.view.pg.profile, object, &changes)
+        store.apply(self.pg(), &self.view.pg.profile, object, &piece.changes())
     }
 
     /// All of an object was rebuilt, of at least this cut. `end`: length of the fragment and end of user data, if the
