@@ -555,4 +555,24 @@ mod tests {
         assert_eq!(cut(&[&over, &nothing]), Ok(Cut::from([(S, None)])), "all have all of it");
         assert_eq!(cut(&[&nothing, &nothing]), Ok(Cut::new()));
     }
+
+    #[test]
+    fn what_is_overwritten_is_not_punched() {
+        let changes = |data: &[(u64, &'static [u8])]| {
+            let data = data.iter().map(|(at, bytes)| (*at, Bytes::from_static(bytes))).collect();
+            let piece = RebuiltPiece { offset: 4096, length: 2048, data, logical_end: 9 };
+            let seen = |change: &Change<'_>| match *change {
+                Change::Punch { offset, length, logical_end: 9 } => (offset, offset + length, false),
+                Change::Write { offset, data, logical_end: 9, .. } => (offset, offset + data.len() as u64, true),
+                _ => panic!("neither a hole nor data"),
+            };
+            piece.changes().iter().map(seen).collect::<Vec<_>>()
+        };
+        assert_eq!(changes(&[]), [(4096, 6144, false)]);
+        assert_eq!(changes(&[(4096, &[1; 2048])]), [(4096, 6144, true)]);
+        assert_eq!(
+            changes(&[(4608, &[1; 512]), (5632, &[1; 512])]),
+            [(4096, 4608, false), (4608, 5120, true), (5120, 5632, false), (5632, 6144, true)]
+        );
+    }
 }
