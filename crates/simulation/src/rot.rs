@@ -9,7 +9,7 @@ use crate::disk::{SECTOR, number, object, sector_bytes};
 use crate::way::{Answer, Piece};
 use crate::world::{Check, N, World, pg_id, si};
 use ec_store::pg::shard::returning::common_cut;
-use ec_store::pg::shard::{Change, Lsn, ShardStore};
+use ec_store::pg::shard::{RebuiltPiece, ShardStore};
 use protocol::recovery::{RecoveryRequest, SessionMark};
 use protocol::{Epoch, ShardIndex, ShardSet};
 
@@ -150,13 +150,12 @@ impl World {
         if exists {
             let files = || pieces.iter().filter_map(|piece| piece.file);
             let logical_end = files().map(|file| file.end).max().unwrap_or(0);
-            let data = sector_bytes(std::iter::once(pieces[0].tags[at] ^ pieces[1].tags[at]));
+            let sector = || sector_bytes(std::iter::once(pieces[0].tags[at] ^ pieces[1].tags[at]));
             let is_data = files().any(|file| file.crcs[at] != 0);
-            let write = Change::Write { lsn: Lsn::NEVER, offset, data: &data, crcs: None, logical_end };
-            let changes = [Change::Punch { offset, length, logical_end }, write];
+            let data = is_data.then(|| (offset, sector())).into_iter().collect();
+            let piece = RebuiltPiece { offset, length, data, logical_end };
             let profile = shard.view().pg.profile;
-            let changes = if is_data { &changes[..] } else { &changes[..1] };
-            if node.disk.apply(pg_id(), &profile, id, changes).is_err() {
+            if node.disk.apply(pg_id(), &profile, id, &piece.changes()).is_err() {
                 return false;
             }
             node.disk.note_rebuilt(number(id));

@@ -7,7 +7,7 @@
 //! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
 //!
 //! Contract: everything is below one directory of this process, and is gone at the end, after errors and Ctrl-C too; what
-//! a killed run has left, the next one takes away. What was measured stays in any case, and no number is asserted.
+//! a killed run has left, the next one takes away, on another disk the next one there. What was measured stays in any case, and no number is asserted.
 
 mod cells;
 mod cpu;
@@ -103,7 +103,8 @@ struct Plan {
 pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
     let bench = Bench::new(interrupt, false)?;
-    let places = plan.disk.as_ref().map_or_else(|| places(&bench), |disk| disk.join(PLACES));
+    sweep(&places(&bench));
+    let places = plan.disk.as_ref().map_or_else(|| places(&bench), |disk| places_on(disk));
     sweep(&places);
     let work = Place::create(&places)?;
     let begin = Instant::now();
@@ -179,7 +180,9 @@ struct Place(PathBuf);
 impl Place {
     fn create(base: &Path) -> Outcome<Place> {
         let dir = base.join(std::process::id().to_string());
-        std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()))?;
+        // Another process that leaves may take `base` away in between.
+        let made = std::fs::create_dir_all(&dir).or_else(|_| std::fs::create_dir_all(&dir));
+        made.doing(|| format!("cannot make {}", dir.display()))?;
         Ok(Place(dir))
     }
 }
@@ -195,6 +198,11 @@ impl Drop for Place {
 /// Where the directories of all processes stand, unless another disk is given.
 pub fn places(bench: &Bench) -> PathBuf {
     bench.work.with_file_name(PLACES)
+}
+
+/// Where they stand on a disk that is given.
+pub fn places_on(disk: &Path) -> PathBuf {
+    disk.join(PLACES)
 }
 
 /// Takes away what runs that were killed have left in `places`, and all network namespaces that nobody uses.

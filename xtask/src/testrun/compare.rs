@@ -6,6 +6,7 @@ use super::report::Report;
 use crate::compare;
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec;
+use crate::workspace;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -36,20 +37,28 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("compare", "what makes no sense is refused, and told what would", || bad_arguments(bench))?;
-    report.case("compare", "a run beside GlusterFS and ext4 writes a complete report and leaves nothing", || {
-        let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
-        let out = dir.path().join("run");
-        let mut command = bench.xtask(&["compare", "--peer", &PEERS.join(","), "--cells", "smoke", "--out"]);
-        let outcome = bench.run(command.arg(&out), RUN_SECONDS_MAX);
-        if outcome.is_err() {
-            // It may have been killed on our way out, with no time to clean up.
-            compare::sweep(&compare::places(bench));
-        }
-        outcome?;
-        check_summary(&out)?;
-        check_files(&out)?;
-        nothing_is_left(&compare::places(bench))
-    })?;
+    report.case(
+        "compare",
+        "a run beside GlusterFS and ext4 on a given disk writes a complete report and leaves nothing",
+        || {
+            let dir =
+                tempfile::tempdir_in(workspace::target_dir(&bench.interrupt)?).doing(|| "cannot make a directory")?;
+            let (out, disk) = (dir.path().join("run"), dir.path().join("disk"));
+            std::fs::create_dir(&disk).doing(|| "cannot make a directory")?;
+            let mut command = bench.xtask(&["compare", "--peer", &PEERS.join(","), "--cells", "smoke", "--out"]);
+            let outcome = bench.run(command.arg(&out).arg("--disk").arg(&disk), RUN_SECONDS_MAX);
+            if outcome.is_err() {
+                // It may have been killed on our way out, with no time to clean up.
+                compare::sweep(&compare::places_on(&disk));
+            }
+            outcome?;
+            check_summary(&out)?;
+            check_files(&out)?;
+            let left = std::fs::read_dir(&disk).doing(|| "cannot list the disk")?.count();
+            ensure!(left == 0, "the run has left something on its disk");
+            Ok(())
+        },
+    )?;
     report.case("compare", "a sweep of two settings measures each value beside the defaults", || {
         let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
         let out = dir.path().join("run");

@@ -23,9 +23,10 @@ const GAP_UNITS_MAX: usize = 16;
 /// Ranges that are moved unseen behind one that differs everywhere, at most.
 const UNSEEN_MAX: u32 = 8;
 
-/// Which ranges of an object are compared, one after the other. A file that was written anew differs everywhere, and comparing it costs
-/// several times what moving it does: so behind each range that differs everywhere twice as many are moved unseen as behind the one
-/// before. Where what differs lies together, no more than that is moved needlessly.
+/// Which ranges of an object are compared, one after the other. A file that was written anew differs everywhere (in one run from end to
+/// end, [`GAP_UNITS_MAX`] included), and comparing it costs several times what moving it does: so behind each range that differs
+/// everywhere twice as many are moved unseen as behind the one before. Where those that differ lie together, at most as many are
+/// moved needlessly.
 #[derive(Default)]
 pub(super) struct Sampling {
     /// Ranges to be moved unseen before the next comparison.

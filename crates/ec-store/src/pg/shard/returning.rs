@@ -65,24 +65,29 @@ pub struct RebuiltPiece {
     pub length: u64,
     /// Data with its place in the fragment, in ascending order and whole sectors; between them are holes.
     pub data: Vec<(u64, Bytes)>,
-    /// Where the object's user data ends, in user bytes.
+    /// Where the object's user data ends, in user bytes; 0 where [`PgShard::finish_rebuild`] will tell.
     pub logical_end: u64,
 }
 
 impl RebuiltPiece {
     /// What makes its range of a fragment hold this and nothing else. What will be overwritten is not punched first: a file system takes
     /// many times as long to give space back and take it anew as to write over it.
-    pub(crate) fn changes(&self) -> Vec<Change<'_>> {
+    ///
+    /// # Panics
+    /// If the data is not in ascending order, or not within the range.
+    pub fn changes(&self) -> Vec<Change<'_>> {
         let logical_end = self.logical_end;
         let hole =
             |from: u64, to: u64| (from < to).then(|| Change::Punch { offset: from, length: to - from, logical_end });
         let mut changes = Vec::new();
         let mut at = self.offset;
         for (offset, data) in &self.data {
+            assert!(at <= *offset, "a hole behind data would take it away");
             changes.extend(hole(at, *offset));
             changes.push(Change::Write { lsn: Lsn::NEVER, offset: *offset, data, crcs: None, logical_end });
             at = offset + data.len() as u64;
         }
+        assert!(at <= self.offset + self.length, "data beyond the range");
         changes.extend(hole(at, self.offset + self.length));
         changes
     }
