@@ -158,7 +158,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     workspace_checks::run(report, interrupt)?;
     if report.wants("fuzz") {
         setup::packages(interrupt)?;
-        fuzzing::run(if args.quick { 10 } else { 40 }, report, interrupt)?;
+        fuzzing::run(if args.quick { 10 } else { 25 }, report, interrupt)?;
     }
     if report.wants("bench") {
         bench::run(report, interrupt)?;
