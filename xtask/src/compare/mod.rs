@@ -7,7 +7,8 @@
 //! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
 //!
 //! Contract: everything is below one directory of this process, and is gone at the end, after errors and Ctrl-C too; what
-//! a killed run has left, the next one takes away, on another disk the next one there. What was measured stays in any case, and no number is asserted.
+//! a killed run has left, the next one takes away, on another disk the next one there. What was measured stays in any case,
+//! and no number is asserted.
 
 mod cells;
 mod cpu;
