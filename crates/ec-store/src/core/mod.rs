@@ -108,6 +108,9 @@ pub struct CoreConfig {
     pub scrub_bytes_per_sec: u64,
     /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no limit. Default 0.
     pub recovery_bytes_per_sec: u64,
+    /// Bytes of a fragment that are compared or rebuilt in one go, at most; whole units of sums
+    /// ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)). Default 1 MiB.
+    pub recovery_chunk_bytes: u64,
 }
 
 impl CoreConfig {
@@ -129,6 +132,7 @@ impl CoreConfig {
             disk: DiskUse::new(core.get() + 1),
             scrub_bytes_per_sec: 32 << 20,
             recovery_bytes_per_sec: 0,
+            recovery_chunk_bytes: 1 << 20,
         }
     }
 }

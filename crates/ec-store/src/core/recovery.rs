@@ -13,14 +13,13 @@ use crate::pg::shard::{PgShard, RebuiltPiece, ShardStore, Step};
 use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
 use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a fragment that are rebuilt in one go, at most.
-pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// Objects rebuilt before members are told, at most: each telling syncs.
 const REPORT_OBJECTS: usize = 256;
 /// After so many bytes rebuilt or compared they are told, with the object that reaches it.
@@ -197,7 +196,7 @@ impl<O: Outlet> Core<O> {
         let Some(way) = self.way(pg, members) else { return Ok(false) };
         let mut at = range.start / SECTOR_BYTES * SECTOR_BYTES;
         while at < range.end {
-            let end = range.end.next_multiple_of(SECTOR_BYTES).min(at + CHUNK_BYTES);
+            let end = range.end.next_multiple_of(SECTOR_BYTES).min(at + self.shared.config.recovery_chunk_bytes);
             if !way.repair_chunk(object, at..end, avoid).await? {
                 self.shared.state.borrow_mut().trim_wanted = true;
                 return Ok(false);
@@ -350,7 +349,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
         let mut sampling = Sampling::default();
         loop {
             let Some(limit) = self.shard(|shard| shard.view().pg.profile.fragment_bytes()) else { return Ok(false) };
-            let range = at..limit.min(at + CHUNK_BYTES);
+            let range = at..limit.min(at + self.core.shared.config.recovery_chunk_bytes);
             at = range.end;
             let Some(chunk) = self.rebuild_chunk(object, range, &mut whole, &mut sampling).await? else {
                 return Ok(false);
@@ -460,14 +459,9 @@ impl<O: Outlet, M: Members> Way<O, M> {
     fn decode(&self, pieces: &[Piece], offset: u64, length: u64) -> (Vec<(u64, Bytes)>, u64) {
         let extents = union(pieces.iter().flat_map(|p| &p.data), offset, length);
         let length = extents.last().map_or(0, |(_, end)| end - offset);
-        let padded = |piece: &Piece| {
-            let mut bytes = vec![0; length as usize];
-            let have = piece.bytes.len().min(bytes.len());
-            bytes[..have].copy_from_slice(&piece.bytes[..have]);
-            bytes
-        };
-        let have: Vec<(ShardIndex, Vec<u8>)> = pieces.iter().map(|p| (p.shard, padded(p))).collect();
-        let have: Vec<(ShardIndex, &[u8])> = have.iter().map(|(s, b)| (*s, &b[..])).collect();
+        let have: Vec<(ShardIndex, Cow<'_, [u8]>)> =
+            pieces.iter().map(|piece| (piece.shard, of_length(&piece.bytes, length as usize))).collect();
+        let have: Vec<(ShardIndex, &[u8])> = have.iter().map(|(shard, bytes)| (*shard, &bytes[..])).collect();
         let mut mine = vec![0; length as usize];
         self.codec
             .reconstruct(&have, &mut [(self.me, &mut mine[..])])
@@ -533,6 +527,14 @@ impl<O: Outlet, M: Members> Way<O, M> {
             }
         }
         Ok(false)
+    }
+}
+
+/// So many bytes, zeros behind the end of those that are there.
+fn of_length(bytes: &[u8], length: usize) -> Cow<'_, [u8]> {
+    match bytes.get(..length) {
+        Some(enough) => Cow::Borrowed(enough),
+        None => Cow::Owned([bytes, &vec![0; length - bytes.len()]].concat()),
     }
 }
 

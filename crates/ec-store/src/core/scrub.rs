@@ -10,7 +10,7 @@
 //! compares the sums of all. Both read from the disk: pages that the system holds in memory are dropped first.
 
 use super::reading::READ_BYTES_MAX;
-use super::recovery::{CHUNK_BYTES, Members, TRIES, Way};
+use super::recovery::{Members, TRIES, Way};
 use super::{Core, Outlet, REPAIRS_MAX, Repair};
 use crate::codec::{LinearSum, SUM_BYTES, SUM_UNIT_BYTES};
 use crate::disk;
@@ -450,7 +450,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
         let mut look = Look::default();
         let mut at = 0;
         loop {
-            let length = CHUNK_BYTES.min(profile.fragment_bytes() - at);
+            let length = self.core.shared.config.recovery_chunk_bytes.min(profile.fragment_bytes() - at);
             let Some(answers) = self.answers(object, at, length, seed).await else {
                 return if self.is_current() { Seen::Busy } else { Seen::Over };
             };

@@ -211,7 +211,7 @@ impl Bench {
         let content = self.contents.entry(object).or_insert_with(|| [vec![0; FRAGMENT], vec![0; FRAGMENT]]);
         for data in content.iter_mut() {
             match op {
-                Op::Write => data[range.clone()].fill_with(|| random.u8(..)),
+                Op::Write => random.fill(&mut data[range.clone()]),
                 Op::Punch => data[range.clone()].fill(0),
                 Op::Truncate => data[range.start..].fill(0),
                 Op::Delete | Op::Nothing => data.fill(0),
@@ -308,7 +308,7 @@ impl Bench {
                 }
             }
             for (i, (got, want)) in data.iter().zip(&self.contents[&object]).enumerate() {
-                let bad = (0..FRAGMENT).find(|&at| got[at] != want[at]);
+                let bad = (got != want).then(|| (0..FRAGMENT).find(|&at| got[at] != want[at]));
                 assert_eq!(bad, None, "{object} from shards {a} and {b}: data shard {i} differs");
             }
         }

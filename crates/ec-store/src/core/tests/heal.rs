@@ -9,7 +9,16 @@ const OBJECTS: u64 = 3;
 
 /// Shard 2 is away while the objects are written, and comes back, joining.
 async fn behind(worker: &Worker, random: &mut fastrand::Rng, missed: std::ops::Range<usize>) -> Bench {
-    let mut bench = Bench::new(worker, config()).await;
+    behind_with(worker, config(), random, missed).await
+}
+
+async fn behind_with(
+    worker: &Worker,
+    config: CoreConfig,
+    random: &mut fastrand::Rng,
+    missed: std::ops::Range<usize>,
+) -> Bench {
+    let mut bench = Bench::new(worker, config).await;
     (1..=OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..FRAGMENT, random));
     bench.settle(true).await;
     wait_for_empty_journals(&mut bench).await;
@@ -37,6 +46,15 @@ async fn join(bench: &mut Bench) {
     assert_eq!(drive_any(bench, back).await, Return::Whole(bench.view.epoch));
     bench.set_view(&[0, 1, 2], &[]);
     bench.settle(true).await;
+    bench.check(0, 2).await;
+    bench.check(1, 2).await;
+}
+
+/// What joined is on the disk, too.
+async fn check_disk(bench: &mut Bench) {
+    bench.kill(2);
+    bench.open(2);
+    bench.set_view(&[0, 1, 2], &[]);
     bench.check(0, 2).await;
     bench.check(1, 2).await;
 }
@@ -101,12 +119,22 @@ fn only_what_differs_is_moved() {
         join(&mut bench).await;
         let moved = shard_2(&bench).stats().rebuilt_bytes;
         assert!((1..=OBJECTS * 4096).contains(&moved), "{moved} bytes were moved");
-        // it is on the disk, too
-        bench.kill(2);
-        bench.open(2);
-        bench.set_view(&[0, 1, 2], &[]);
-        bench.check(0, 2).await;
-        bench.check(1, 2).await;
+        check_disk(&mut bench).await;
+    });
+}
+
+#[test]
+fn what_lies_behind_parts_that_differ_everywhere_is_moved_unseen_and_the_rest_is_not() {
+    const CHUNK: usize = FRAGMENT / 16;
+    on_worker(|worker| async move {
+        let config = CoreConfig { recovery_chunk_bytes: CHUNK as u64, ..config() };
+        let mut random = fastrand::Rng::with_seed(7);
+        // of sixteen chunks 0 to 2 differ; 1, 3 and 4 are not looked at, the others are
+        let mut bench = behind_with(&worker, config, &mut random, 0..3 * CHUNK).await;
+        join(&mut bench).await;
+        let moved = shard_2(&bench).stats().rebuilt_bytes;
+        assert_eq!(moved, OBJECTS * 5 * CHUNK as u64);
+        check_disk(&mut bench).await;
     });
 }
 
