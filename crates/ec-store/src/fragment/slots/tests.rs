@@ -142,26 +142,43 @@ impl Model {
     }
 }
 
-/// Where each byte of some pieces lies: in a place, or in the rest.
-fn bytes_of(pieces: &Pieces) -> Vec<(bool, u64)> {
-    let of = |piece: &Piece| match *piece {
+/// Bytes in a place, or in the rest.
+type Run = (bool, Range<u64>);
+
+fn run_of(piece: &Piece) -> Run {
+    match *piece {
         Piece::Places { at, length } => (true, at..at + length),
         Piece::Rest { at, length } => (false, at..at + length),
-    };
-    pieces.iter().map(of).flat_map(|(is_place, bytes)| bytes.map(move |at| (is_place, at))).collect()
+    }
+}
+
+/// What a range has of the bytes of one slot, which lie in a place of this number.
+fn in_place(place: u16, slot: u64, slot_bytes: u64, range: &Range<u64>) -> Run {
+    let (start, place) = (slot * slot_bytes, u64::from(place) * slot_bytes);
+    let part = range.start.max(start)..range.end.min(start + slot_bytes);
+    (true, if part.is_empty() { 0..0 } else { place + part.start - start..place + part.end - start })
+}
+
+/// The same bytes in the same order in as few runs as possible: equal if every byte lies where the other's does.
+fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
+    let mut all: Vec<Run> = Vec::new();
+    for (is_place, bytes) in runs.filter(|(_, bytes)| !bytes.is_empty()) {
+        match all.last_mut() {
+            Some((kind, last)) if *kind == is_place && last.end == bytes.start => last.end = bytes.end,
+            _ => all.push((is_place, bytes)),
+        }
+    }
+    all
 }
 
 fn check_pieces(slots: &Slots, bytes: u64) {
     let slotted = u64::from(slots.count()) * SLOT;
     for range in [0..bytes, 0..0, 700..700, 512..bytes - 512, SLOT..3 * SLOT, slotted - 1..bytes, slotted..bytes] {
-        let expected: Vec<(bool, u64)> = range
-            .clone()
-            .map(|at| match at < slotted {
-                true => (true, u64::from(slots.place_of((at / SLOT) as u16)) * SLOT + at % SLOT),
-                false => (false, at),
-            })
-            .collect();
-        assert_eq!(bytes_of(&slots.pieces(range.clone())), expected, "{range:?}");
+        let slot = |slot: u16| in_place(slots.place_of(slot), u64::from(slot), SLOT, &range);
+        let rest = (false, range.start.max(slotted)..range.end);
+        let pieces = slots.pieces(range.clone());
+        let expected = joined((0..slots.count()).map(slot).chain([rest]));
+        assert_eq!(joined(pieces.iter().map(run_of)), expected, "{range:?}");
     }
 }
 
@@ -259,16 +276,16 @@ proptest! {
             slots.take(1);
         }
         let pieces = slots.pieces_in(Placement { slot_bytes, places: &places }, skip, length);
-        let bytes = bytes_of(&pieces);
+        let runs = joined(pieces.iter().map(run_of));
         let is_cut_so = slots.slot_bytes() > 0 && slots.slot_bytes() == u64::from(slot_bytes);
         let places_max = u64::from(slots.count()) * 2;
         if !is_cut_so || places.iter().any(|&place| u64::from(place) >= places_max) {
-            prop_assert_eq!(bytes, vec![]);
+            prop_assert_eq!(runs, vec![]);
         } else {
             let slot = u64::from(slot_bytes);
             let end = (skip + length).min(slot * places.len() as u64);
-            let expected = (skip..end).map(|at| (true, u64::from(places[(at / slot) as usize]) * slot + at % slot));
-            prop_assert_eq!(bytes, expected.collect::<Vec<_>>());
+            let expected = (0..).zip(&places).map(|(at, place)| in_place(*place, at, slot, &(skip..end)));
+            prop_assert_eq!(runs, joined(expected));
         }
         prop_assert!(!is_touched || own_bytes == 0 || slots.slot_bytes() == SLOT, "slots in use are not cut anew");
     }
