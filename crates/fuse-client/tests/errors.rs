@@ -36,13 +36,23 @@ fn a_bad_mount_point_is_named() {
     complains(&["umount", "/tmp"], 1, &["not a mounted trefoil file system"]);
 }
 
-#[test]
-fn an_unreachable_cluster_is_named() {
+/// Mounting says so in time, and mounts nothing.
+fn names_an_unreachable_cluster(command: &[&str]) {
     let address = silent_address();
-    let dir = std::env::temp_dir().join(format!("fuse-client-test-{}", std::process::id()));
+    let name = format!("fuse-client-test-{}-{}", std::process::id(), command.join(""));
+    let dir = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&dir).expect("a temporary directory");
     let path = dir.to_str().expect("UTF-8");
-    complains(&["mount", &address, path], 1, &[&address, "is the cluster running"]);
-    complains(&["mount", "--daemon", &address, path], 1, &[&address, "is the cluster running"]);
+    complains(&[command, &[&address, path]].concat(), 1, &[&address, "is the cluster running"]);
     std::fs::remove_dir(&dir).expect("nothing is mounted there");
+}
+
+#[test]
+fn an_unreachable_cluster_is_named() {
+    names_an_unreachable_cluster(&["mount"]);
+}
+
+#[test]
+fn an_unreachable_cluster_is_named_by_a_mount_in_the_background() {
+    names_an_unreachable_cluster(&["mount", "--daemon"]);
 }

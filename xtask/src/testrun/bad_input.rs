@@ -24,7 +24,7 @@ const REFUSAL_MAX: Duration = Duration::from_secs(30);
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("input", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [RigTest; 15] = [
+    let tests: [RigTest; 14] = [
         ("a misspelt key is refused and the right one named", misspelt_key),
         ("a configuration that is missing or no TOML is refused", broken_config),
         ("a setting of the messenger that is out of range is refused with what is allowed", messenger_settings),
@@ -35,7 +35,6 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("a read-only data directory is refused", read_only),
         ("a missing mount point and a file as mount point are refused", missing_mount_point),
         ("a busy mount point is refused", busy_mount_point),
-        ("a mount without a monitor fails in time, also with --daemon", no_monitor),
         ("a missing /dev/fuse is named", no_dev_fuse),
         ("umount of what is not mounted is refused", not_mounted),
         ("a stale mount point is recognised", stale_mount_point),
@@ -240,15 +239,6 @@ fn missing_mount_point(bench: &Bench, rig: &Rig) -> Outcome {
 fn busy_mount_point(bench: &Bench, rig: &Rig) -> Outcome {
     refuses(bench, &mut mount(rig, rig.cluster.layout().monitor, rig.mount()), &["mounted"])?;
     bench.shell(rig.mount(), "echo still > here; cat here", 10).map(drop)
-}
-
-fn no_monitor(bench: &Bench, rig: &Rig) -> Outcome {
-    let nobody = free_ports(1)?[0];
-    let point = rig.scratch("no-monitor")?;
-    refuses(bench, &mut mount(rig, nobody, &point), &[&nobody.to_string()])?;
-    refuses(bench, mount(rig, nobody, &point).arg("--daemon"), &[&nobody.to_string()])?;
-    ensure!(crate::mounts::kind_at(&point).is_none(), "something is mounted all the same");
-    Ok(())
 }
 
 fn no_dev_fuse(bench: &Bench, rig: &Rig) -> Outcome {

@@ -162,7 +162,8 @@ fn freed(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn filled_by_three(bench: &Bench, rig: &Rig) -> Outcome {
-    let mount = |name: &str| rig.cluster.mount_also(name, &mount_points().join(name), &bench.interrupt);
+    let mount =
+        |name: &str| rig.cluster.mount_also(name, &mount_points().join(format!("full-{name}")), &bench.interrupt);
     let guests = [mount("second")?, mount("third")?];
     let points = [rig.mount(), guests[0].point(), guests[1].point()];
     let full = write(bench, rig, &points, "c", 1000)?;

@@ -15,33 +15,52 @@ const RECOVER_SECONDS: u64 = 120;
 /// Seed of the order of kills. Printed with a failure; what the processes do with it is up to the scheduler.
 const SEED: u64 = 0x7472_6566;
 
-/// Runs the tests.
+/// Each role in a process of its own.
 ///
 /// # Errors
 /// Only on Ctrl-C.
-pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    if let Some(rig) = Rig::start("kills", bench, report, |spec| spec)? {
-        report.case("kill", "random daemons die under writers, nothing fsynced is lost", || daemons(bench, &rig))?;
-        report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, false))?;
-        let age = "the client dies, no file is older than its last fsynced write";
-        report.case("kill", age, || no_file_is_too_old(bench, &rig))?;
-        report.case("kill", "everything dies at once, nothing fsynced is lost", || everything(bench, &rig))?;
-        rig.finish(bench, report)?;
-    }
+pub fn separate(bench: &Bench, report: &mut Report) -> Outcome {
+    let Some(rig) = Rig::start("kills", bench, report, |spec| spec)? else { return Ok(()) };
+    report.case("kill", "random daemons die under writers, nothing fsynced is lost", || daemons(bench, &rig))?;
+    report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, false))?;
+    rig.finish(bench, report)
+}
+
+/// The client dies at chosen moments, and everything with it.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn with_client(bench: &Bench, report: &mut Report) -> Outcome {
+    let Some(rig) = Rig::start("kills-client", bench, report, |spec| spec)? else { return Ok(()) };
+    let age = "the client dies, no file is older than its last fsynced write";
+    report.case("kill", age, || no_file_is_too_old(bench, &rig))?;
+    report.case("kill", "everything dies at once, nothing fsynced is lost", || everything(bench, &rig))?;
+    rig.finish(bench, report)
+}
+
+/// With a mount that answers early.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn write_behind(bench: &Bench, report: &mut Report) -> Outcome {
     let behind = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
-    if let Some(rig) = Rig::start("kills-write-behind", bench, report, behind)? {
-        report.phase("write-behind");
-        report.case("kill", "random daemons die under writers, nothing answered is lost", || daemons(bench, &rig))?;
-        report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, true))?;
-        report.phase("");
-        rig.finish(bench, report)?;
-    }
+    let Some(rig) = Rig::start("kills-write-behind", bench, report, behind)? else { return Ok(()) };
+    report.phase("write-behind");
+    report.case("kill", "random daemons die under writers, nothing answered is lost", || daemons(bench, &rig))?;
+    report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, true))?;
+    report.phase("");
+    rig.finish(bench, report)
+}
+
+/// All roles in one process.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn together(bench: &Bench, report: &mut Report) -> Outcome {
     let one = |spec| Spec { one_process: true, ..spec };
-    if let Some(rig) = Rig::start("kills-one-process", bench, report, one)? {
-        report.case("kill", "the daemon of a one-process cluster dies under writers", || one_process(bench, &rig))?;
-        rig.finish(bench, report)?;
-    }
-    Ok(())
+    let Some(rig) = Rig::start("kills-one-process", bench, report, one)? else { return Ok(()) };
+    report.case("kill", "the daemon of a one-process cluster dies under writers", || one_process(bench, &rig))?;
+    rig.finish(bench, report)
 }
 
 /// A pair of writers, one buffered and one direct, each with its manifest.

@@ -62,7 +62,7 @@ pub struct TestArgs {
     quick: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
     /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, trefoil, compare, fuzz; with a slash, also a part of the
-    /// test's name: fio/randwrite
+    /// test's name: fio/randwrite. Several: kill,fio/randwrite
     filter: Option<String>,
 }
 
@@ -149,6 +149,8 @@ pub fn run(args: &TestArgs, interrupt: &Interrupt) -> Outcome {
     } else {
         outcome?;
     }
+    // Only if it is empty, as it is when nothing is mounted.
+    let _ = std::fs::remove_dir(rig::mount_points());
     println!("\nin {} s", begin.elapsed().as_secs());
     report.finish()
 }
@@ -183,26 +185,14 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     if BEHIND.iter().any(|g| report.wants(g)) {
         mounted_behind(&bench, report)?;
     }
-    if report.wants("two-mounts") {
-        two_mounts::run(&bench, report)?;
-    }
-    if report.wants("input") {
-        bad_input::run(&bench, report)?;
-    }
-    if report.wants("disk") {
-        bad_disk::run(&bench, report)?;
-        full_disk::run(&bench, report)?;
-    }
-    if report.wants("heal") {
-        heal::run(&bench, report)?;
-    }
-    if report.wants("scrub") {
-        scrub::run(&bench, report)?;
-    }
-    if report.wants("kill") {
-        kills::run(&bench, report)?;
-        mds_power::run(&bench, report)?;
-    }
+    let lists: [&[OwnCluster]; 5] = [
+        &[("kill", kills::separate), ("disk", bad_disk::run)],
+        &[("kill", kills::write_behind), ("disk", full_disk::run)],
+        &[("kill", kills::with_client), ("two-mounts", two_mounts::run)],
+        &[("kill", kills::together), ("kill", mds_power::run), ("heal", heal::run), ("input", bad_input::run)],
+        &[("scrub", scrub::run)],
+    ];
+    side_by_side(&bench, report, &lists)?;
     if report.wants("sick") {
         sick::run(&bench, report)?;
     }
@@ -215,6 +205,26 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         compare::run(&bench, report)?;
     }
     Ok(())
+}
+
+/// Tests on a cluster of their own, with their group.
+type OwnCluster = (&'static str, fn(&Bench, &mut Report) -> Outcome);
+
+/// Runs those that are wanted, each list one after the other and the lists at once: most of the time such tests wait for what they have
+/// killed, cut or damaged.
+fn side_by_side(bench: &Bench, report: &Report, lists: &[&[OwnCluster]]) -> Outcome {
+    let run = |list: &[OwnCluster], mut report: Report| {
+        for (group, test) in list {
+            if report.wants(group) {
+                test(bench, &mut report)?;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = lists.iter().map(|list| scope.spawn(move || run(list, report.clone()))).collect();
+        running.into_iter().try_for_each(|list| list.join().expect("a test that fails says so by its outcome"))
+    })
 }
 
 /// Programs on a healthy mount, then with one storage daemon dead, then what they left once it has returned.

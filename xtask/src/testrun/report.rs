@@ -6,6 +6,7 @@
 use crate::error::{Context, Error, Outcome, fail};
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A failure that is known, with its reason.
@@ -26,13 +27,23 @@ struct KnownFile {
     failure: Vec<Known>,
 }
 
-/// What has happened so far.
+/// What has happened so far. Clones write into the same report, each with a phase of its own: for tests that run side by side.
+#[derive(Clone)]
 pub struct Report {
     filter: Option<String>,
-    known: Vec<Known>,
     phase: String,
+    results: Arc<Mutex<Results>>,
+}
+
+struct Results {
+    known: Vec<Known>,
     passed: u64,
     failed: Vec<String>,
+    /// When the last test ended.
+    last_end: Instant,
+    /// By group, in the order of their first tests: from the end of the test before to that of each of its own, so with what was built
+    /// and started for it.
+    spent: Vec<(String, Duration)>,
 }
 
 impl Report {
@@ -46,19 +57,26 @@ impl Report {
         if let Some(bare) = file.failure.iter().find(|k| k.reason.trim().is_empty()) {
             return fail(format!("{}: {} {} has no reason", known.display(), bare.program, bare.test));
         }
-        Ok(Report { filter, known: file.failure, phase: String::new(), passed: 0, failed: Vec::new() })
+        let results =
+            Results { known: file.failure, passed: 0, failed: Vec::new(), last_end: Instant::now(), spent: Vec::new() };
+        Ok(Report { filter, phase: String::new(), results: Arc::new(Mutex::new(results)) })
     }
 
     /// Is any test of this group wanted?
     pub fn wants(&self, group: &str) -> bool {
-        let part = self.filter.as_deref().map(|f| f.split('/').next().unwrap_or(f));
-        part.is_none_or(|p| group.contains(p))
+        self.is_any_filter(|of, _| group.contains(of))
     }
 
     /// Is this test wanted?
     pub fn wants_test(&self, group: &str, name: &str) -> bool {
-        let part = self.filter.as_deref().and_then(|f| f.split_once('/')).map(|(_, n)| n);
-        self.wants(group) && part.is_none_or(|p| name.contains(p))
+        self.is_any_filter(|of, part| group.contains(of) && part.is_none_or(|part| name.contains(part)))
+    }
+
+    /// Does any filter pass, by its group and its part of a name?
+    fn is_any_filter(&self, passes: impl Fn(&str, Option<&str>) -> bool) -> bool {
+        let split =
+            |filter: &str| filter.split_once('/').map_or(passes(filter, None), |(of, part)| passes(of, Some(part)));
+        self.filter.as_deref().is_none_or(|filters| filters.split(',').any(split))
     }
 
     /// The state of the cluster from now on, shown after names.
@@ -68,7 +86,11 @@ impl Report {
 
     /// Number of failures so far.
     pub fn failures(&self) -> usize {
-        self.failed.len()
+        self.results().failed.len()
+    }
+
+    fn results(&self) -> MutexGuard<'_, Results> {
+        self.results.lock().expect("nobody panics while it notes a result")
     }
 
     /// Runs a test if it is wanted; a step that later ones need must not be a test of a group that can be left out.
@@ -89,8 +111,44 @@ impl Report {
 
     /// Notes how a test ended, and prints its line.
     pub fn record(&mut self, group: &str, name: &str, outcome: Outcome, took: Duration) {
-        let known = self.known.iter_mut().find(|k| k.program == group && k.test == name);
         let phase = if self.phase.is_empty() { String::new() } else { format!(" [{}]", self.phase) };
+        self.results().record(group, name, &phase, outcome, took);
+    }
+
+    /// Prints the summary.
+    ///
+    /// # Errors
+    /// When something failed.
+    pub fn finish(self) -> Outcome {
+        let mut results = self.results();
+        let spent: Vec<String> =
+            results.spent.iter().map(|(group, time)| format!("{group} {:.0}", time.as_secs_f64())).collect();
+        println!("seconds by group: {}", spent.join(", "));
+        if self.filter.is_none() && results.failed.iter().all(|f| !f.starts_with("xtask:")) {
+            for known in results.known.clone().iter().filter(|k| !k.met) {
+                let gone = fail("listed in xtask/known-failures.toml, but no test of that name was run: take it out");
+                results.known.retain(|k| !(k.program == known.program && k.test == known.test));
+                results.record(&known.program, &known.test, "", gone, Duration::ZERO);
+            }
+        }
+        for line in &results.failed {
+            println!("FAILED  {line}");
+        }
+        println!("{} passed, {} failed", results.passed, results.failed.len());
+        if results.failed.is_empty() && results.passed > 0 {
+            Ok(())
+        } else if results.failed.is_empty() {
+            fail("no test has that name; `cargo xtask test --help` lists the groups")
+        } else {
+            fail(format!("{} tests failed", results.failed.len()))
+        }
+    }
+}
+
+impl Results {
+    fn record(&mut self, group: &str, name: &str, phase: &str, outcome: Outcome, took: Duration) {
+        self.spend(group);
+        let known = self.known.iter_mut().find(|k| k.program == group && k.test == name);
         let line = format!("{group}: {name}{phase}");
         match (outcome, known) {
             (Ok(()), None) => {
@@ -116,29 +174,12 @@ impl Report {
         }
     }
 
-    /// Prints the summary.
-    ///
-    /// # Errors
-    /// When something failed.
-    pub fn finish(mut self) -> Outcome {
-        self.phase.clear();
-        if self.filter.is_none() && self.failed.iter().all(|f| !f.starts_with("xtask:")) {
-            for known in self.known.clone().iter().filter(|k| !k.met) {
-                let gone = fail("listed in xtask/known-failures.toml, but no test of that name was run: take it out");
-                self.known.retain(|k| !(k.program == known.program && k.test == known.test));
-                self.record(&known.program, &known.test, gone, Duration::ZERO);
-            }
-        }
-        for line in &self.failed {
-            println!("FAILED  {line}");
-        }
-        println!("{} passed, {} failed", self.passed, self.failed.len());
-        if self.failed.is_empty() && self.passed > 0 {
-            Ok(())
-        } else if self.failed.is_empty() {
-            fail("no test has that name; `cargo xtask test --help` lists the groups")
-        } else {
-            fail(format!("{} tests failed", self.failed.len()))
+    fn spend(&mut self, group: &str) {
+        let now = Instant::now();
+        let time = now - std::mem::replace(&mut self.last_end, now);
+        match self.spent.iter_mut().find(|(name, _)| name == group) {
+            Some((_, sum)) => *sum += time,
+            None => self.spent.push((group.to_owned(), time)),
         }
     }
 }
@@ -187,5 +228,10 @@ mod tests {
         let report = report(Some("fio/rand"), "").unwrap();
         assert!(report.wants("fio") && !report.wants("git"));
         assert!(report.wants_test("fio", "randwrite") && !report.wants_test("fio", "write"));
+        let report = self::report(Some("kill,fio/rand"), "").unwrap();
+        assert!(report.wants("kill") && report.wants("fio") && !report.wants("git"));
+        assert!(
+            report.wants_test("kill", "any") && report.wants_test("fio", "rand") && !report.wants_test("fio", "any")
+        );
     }
 }

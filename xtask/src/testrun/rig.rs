@@ -97,7 +97,7 @@ impl Rig {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
         // Only if they are empty, as they are when nothing is mounted.
-        let _ = std::fs::remove_dir(self.mount()).and_then(|()| std::fs::remove_dir(mount_points()));
+        let _ = std::fs::remove_dir(self.mount());
         Ok(())
     }
 

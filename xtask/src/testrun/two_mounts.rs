@@ -67,7 +67,7 @@ struct Pair {
 impl Pair {
     fn new(bench: &Bench, rig: &Rig) -> Outcome<Pair> {
         let scratch = rig.scratch("second")?;
-        let point = mount_points().join("second");
+        let point = mount_points().join("two-mounts-second");
         std::fs::create_dir_all(&point).doing(|| format!("cannot make {}", point.display()))?;
         std::fs::write(scratch.join("two_mounts.py"), SCRIPT).doing(|| "cannot write the script")?;
         let client = Daemon {
