@@ -18,12 +18,13 @@
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
 //! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back and
-//! repairs, `backfill` makes that wait on a nearly full disk, `comparing` finds what need not move, [`scrub`] compares shards.
+//! repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
 
 mod backfill;
 mod backlog;
 mod comparing;
 mod format;
+mod listing;
 mod pace;
 mod reading;
 pub mod recovery;
@@ -51,6 +52,7 @@ use crate::space::DiskUse;
 use crate::superblock::DataDir;
 use backlog::Backlog;
 use bytes::Bytes;
+use listing::ListWaits;
 use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
@@ -257,8 +259,9 @@ struct State<O> {
     last_trim: Option<Instant>,
     /// Sessions were told to begin no more writes ([`AckMessage::HOLD`]).
     is_holding: bool,
-    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle).
+    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle), or for a list.
     trim_wanted: bool,
+    list_waits: ListWaits,
     repairs: VecDeque<Repair>,
     /// Ranges that failed their checksum and are not repaired yet, as (object, start, end).
     corrupt: BTreeSet<(PgId, ObjectId, u64, u64)>,
@@ -341,6 +344,7 @@ impl<O: Outlet> Core<O> {
             last_trim: None,
             is_holding: false,
             trim_wanted: false,
+            list_waits: ListWaits::default(),
             repairs: VecDeque::new(),
             corrupt: BTreeSet::new(),
             damaged: BTreeSet::new(),
