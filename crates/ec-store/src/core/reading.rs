@@ -354,10 +354,11 @@ impl<O: Outlet> Core<O> {
         let to = message.reply_to();
         let (pg, epoch, from) = (request.pg, request.epoch, request.from);
         let reply = match &request.body {
-            RecoveryBody::List { after: None, .. } if self.trims_before_list(pg, from, epoch) => {
-                Some(Ok(RecoveryReply::NotYet))
-            }
             RecoveryBody::List { after, blank, attached } => {
+                if after.is_none() && self.trims_before_list(pg, from, epoch) {
+                    reply_recovery(outlet, to, &RecoveryReply::NotYet, Bytes::new());
+                    return Ok(());
+                }
                 let listed = self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached));
                 if let Some(Ok(RecoveryReply::Listed { objects, marks, more, everything, .. })) = listed {
                     self.give_list(outlet, to, pg, objects, move |objects, bytes| RecoveryReply::Listed {
