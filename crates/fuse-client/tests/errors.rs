@@ -2,14 +2,17 @@
 
 use std::process::{Command, Output};
 
+/// Killed after a minute, with a status of its own.
 fn fuse_client(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fuse-client")).args(args).output().expect("the program was built")
+    let mut command = Command::new("timeout");
+    command.args(["60", env!("CARGO_BIN_EXE_fuse-client")]).args(args).output().expect("coreutils are there")
 }
 
 fn complains(args: &[&str], status: i32, words: &[&str]) {
     let output = fuse_client(args);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{args:?} said {said}");
+    assert!(!said.contains("panicked at"), "{args:?} said {said}");
     for word in words {
         assert!(said.contains(word), "{args:?} said {said:?}, without {word:?}");
     }

@@ -20,6 +20,7 @@ impl Drop for Guest {
             let _ = self.daemon.kill();
         }
         mounts::clear(&self.point);
+        let _ = std::fs::remove_dir(&self.point);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::error::{Context, Outcome, ensure, fail};
 use crate::netns::{self, Net};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// What is wanted of a new cluster.
@@ -35,14 +36,30 @@ pub struct Spec {
     pub mount_options: String,
     /// Prefix of a network in which each process has a namespace of its own; see [`crate::netns`].
     pub net: Option<String>,
+    /// Where ports are looked for, without such a network.
+    pub ports: Range<u16>,
 }
+
+/// Below those that the system gives to outgoing connections: one of those could take a dead daemon's port before it returns.
+pub const PORTS: Range<u16> = 10_000..30_000;
 
 impl Spec {
     /// The default cluster: three storage daemons, 2+1, not mounted.
     pub fn new(dir: &Path) -> Spec {
         let dir = dir.to_path_buf();
         let (settings, mount_options) = (Vec::new(), String::new());
-        Spec { dir, osds: 3, k: 2, m: 1, mount: None, one_process: false, settings, mount_options, net: None }
+        Spec {
+            dir,
+            osds: 3,
+            k: 2,
+            m: 1,
+            mount: None,
+            one_process: false,
+            settings,
+            mount_options,
+            net: None,
+            ports: PORTS,
+        }
     }
 }
 
@@ -96,7 +113,7 @@ impl Layout {
             Some(_) => {
                 (0..spec.osds as u8 + 2).map(|place| SocketAddr::from((netns::address(place), NET_PORT))).collect()
             }
-            None => free_ports(spec.osds as usize + 2)?,
+            None => free_ports(spec.osds as usize + 2, &spec.ports)?,
         };
         let osds = ports.split_off(2);
         Ok(Layout {
@@ -200,11 +217,10 @@ pub fn osd_name(id: usize) -> String {
     format!("osd-{id}")
 }
 
-/// Consecutive free ports on the loopback, below those that the system gives to outgoing connections: one of those
-/// could take a dead daemon's port before it returns.
-pub fn free_ports(count: usize) -> Outcome<Vec<SocketAddr>> {
+/// Consecutive free ports on the loopback, of these.
+pub fn free_ports(count: usize, of: &Range<u16>) -> Outcome<Vec<SocketAddr>> {
     for _ in 0..200 {
-        let first = fastrand::u16(10_000..(30_000 - count as u16));
+        let first = fastrand::u16(of.start..of.end - count as u16);
         let wanted: Vec<_> = (first..).take(count).map(|p| SocketAddr::from((Ipv4Addr::LOCALHOST, p))).collect();
         // All held at once, then let go together.
         let held: Vec<_> = wanted.iter().map_while(|a| TcpListener::bind(a).ok()).collect();
@@ -212,7 +228,7 @@ pub fn free_ports(count: usize) -> Outcome<Vec<SocketAddr>> {
             return Ok(wanted);
         }
     }
-    fail(format!("no {count} consecutive free ports between 10000 and 30000 on 127.0.0.1"))
+    fail(format!("no {count} consecutive free ports between {} and {} on 127.0.0.1", of.start, of.end))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::Bench;
 use super::report::Report;
 use super::rig::{Rig, RigTest};
 use super::spec_in;
-use crate::cluster::layout::{MOUNT, free_ports};
+use crate::cluster::layout::MOUNT;
 use crate::cluster::{Cluster, layout};
 use crate::error::{Context, Outcome, ensure, fail};
 use crate::exec;
@@ -104,7 +104,7 @@ fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn port_in_use(bench: &Bench, rig: &Rig) -> Outcome {
-    let ports = free_ports(5)?;
+    let ports = rig.free_ports(5)?;
     for (held, role) in [(0, "monitor"), (1, "mds"), (3, "an osd")] {
         let _holder = TcpListener::bind(ports[held]).doing(|| "cannot hold a port")?;
         let data = rig.scratch(&format!("port-{held}"))?;
@@ -124,7 +124,7 @@ fn port_in_use(bench: &Bench, rig: &Rig) -> Outcome {
 /// All at once, for each waits a while for the process that has its directory.
 fn second_start(bench: &Bench, rig: &Rig) -> Outcome {
     let names = rig.cluster.layout().daemons();
-    let ports = free_ports(2 * names.len())?;
+    let ports = rig.free_ports(2 * names.len())?;
     std::thread::scope(|scope| {
         let mut starts = Vec::new();
         for (name, ports) in names.iter().zip(ports.chunks_exact(2)) {
@@ -208,7 +208,7 @@ fn other_format(bench: &Bench, rig: &Rig) -> Outcome {
 fn read_only(bench: &Bench, rig: &Rig) -> Outcome {
     let dir = rig.scratch("read-only")?;
     bench.run(Command::new("mount").args(["-t", "tmpfs", "-o", "ro", "none"]).arg(&dir), 10)?;
-    let ports = free_ports(5)?;
+    let ports = rig.free_ports(5)?;
     let config = format!(
         "data_dir = {:?}\nmonitor_addr = \"{}\"\nmds_listen = \"{}\"\nosd_listen = \"{}\"\n",
         dir.display().to_string(),

@@ -50,8 +50,10 @@ use crate::exec::{self, Interrupt};
 use crate::workspace;
 use report::Report;
 use rig::Rig;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// What to test.
@@ -79,7 +81,12 @@ pub struct Bench {
     pub work: PathBuf,
     /// This program.
     xtask: PathBuf,
+    /// See [`Bench::ports`].
+    port_blocks: AtomicU16,
 }
+
+/// Ports that one cluster draws from.
+const PORT_BLOCK: u16 = 400;
 
 impl Bench {
     /// Installs what is missing of other programs, and builds ours.
@@ -97,7 +104,16 @@ impl Bench {
             work: target.join("test-work"),
             // Not its path: building the tests may put another file there while this one runs.
             xtask: "/proc/self/exe".into(),
+            port_blocks: AtomicU16::new(0),
         })
+    }
+
+    /// Ports that no other cluster of this run draws from (but the fiftieth after it): it might take that of a daemon which was killed, to
+    /// be started again.
+    pub fn ports(&self) -> Range<u16> {
+        let blocks = (layout::PORTS.end - layout::PORTS.start) / PORT_BLOCK;
+        let first = layout::PORTS.start + self.port_blocks.fetch_add(1, Ordering::Relaxed) % blocks * PORT_BLOCK;
+        first..first + PORT_BLOCK
     }
 
     /// `large`, or `small` in a quick run.
@@ -144,13 +160,13 @@ pub fn run(args: &TestArgs, interrupt: &Interrupt) -> Outcome {
     let known = workspace::root().join("xtask/known-failures.toml");
     let mut report = Report::new(args.filter.clone(), &known)?;
     let outcome = run_groups(args, &mut report, interrupt);
+    // Only if it is empty, as it is when nothing is mounted.
+    let _ = std::fs::remove_dir(rig::mount_points());
     if let Err(Error::Failed(message)) = outcome {
         report.record("xtask", "run", fail(message), begin.elapsed());
     } else {
         outcome?;
     }
-    // Only if it is empty, as it is when nothing is mounted.
-    let _ = std::fs::remove_dir(rig::mount_points());
     println!("\nin {} s", begin.elapsed().as_secs());
     report.finish()
 }
@@ -193,6 +209,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         &[("scrub", scrub::run)],
     ];
     side_by_side(&bench, report, &lists)?;
+    report.goes_on();
     if report.wants("sick") {
         sick::run(&bench, report)?;
     }

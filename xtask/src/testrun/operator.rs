@@ -152,7 +152,7 @@ fn pools(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 fn errors(bench: &Bench, rig: &Rig) -> Outcome {
-    let nobody = crate::cluster::layout::free_ports(1)?[0];
+    let nobody = rig.free_ports(1)?[0];
     let lines = format!(
         "code() {{ set +e; \"$@\" > said 2>&1; echo $?; set -e; }}\n\
          test $(code trefoil --monitor {nobody} status) = 3; grep -q '{nobody}' said; grep -q 'osd-daemon' said\n\

@@ -27,11 +27,15 @@ struct KnownFile {
     failure: Vec<Known>,
 }
 
-/// What has happened so far. Clones write into the same report, each with a phase of its own: for tests that run side by side.
+/// What has happened so far. Clones write into the same report, each with a phase and a clock of its own: for tests that run side by side.
 #[derive(Clone)]
 pub struct Report {
     filter: Option<String>,
     phase: String,
+    /// Those of this clone, and of the one it was made of before that.
+    failures: usize,
+    /// When the last test of this clone ended.
+    last_end: Instant,
     results: Arc<Mutex<Results>>,
 }
 
@@ -39,10 +43,8 @@ struct Results {
     known: Vec<Known>,
     passed: u64,
     failed: Vec<String>,
-    /// When the last test ended.
-    last_end: Instant,
     /// By group, in the order of their first tests: from the end of the test before to that of each of its own, so with what was built
-    /// and started for it.
+    /// and started for it. Tests that run side by side count each.
     spent: Vec<(String, Duration)>,
 }
 
@@ -57,9 +59,9 @@ impl Report {
         if let Some(bare) = file.failure.iter().find(|k| k.reason.trim().is_empty()) {
             return fail(format!("{}: {} {} has no reason", known.display(), bare.program, bare.test));
         }
-        let results =
-            Results { known: file.failure, passed: 0, failed: Vec::new(), last_end: Instant::now(), spent: Vec::new() };
-        Ok(Report { filter, phase: String::new(), results: Arc::new(Mutex::new(results)) })
+        let results = Results { known: file.failure, passed: 0, failed: Vec::new(), spent: Vec::new() };
+        let (phase, failures, last_end) = (String::new(), 0, Instant::now());
+        Ok(Report { filter, phase, failures, last_end, results: Arc::new(Mutex::new(results)) })
     }
 
     /// Is any test of this group wanted?
@@ -76,7 +78,7 @@ impl Report {
     fn is_any_filter(&self, passes: impl Fn(&str, Option<&str>) -> bool) -> bool {
         let split =
             |filter: &str| filter.split_once('/').map_or(passes(filter, None), |(of, part)| passes(of, Some(part)));
-        self.filter.as_deref().is_none_or(|filters| filters.split(',').any(split))
+        self.filter.as_deref().is_none_or(|filters| filters.split(',').filter(|filter| !filter.is_empty()).any(split))
     }
 
     /// The state of the cluster from now on, shown after names.
@@ -84,9 +86,14 @@ impl Report {
         self.phase = phase.into();
     }
 
-    /// Number of failures so far.
+    /// Number of failures so far, without those of other clones.
     pub fn failures(&self) -> usize {
-        self.results().failed.len()
+        self.failures
+    }
+
+    /// Other clones have run tests meanwhile: what comes next is timed from now on.
+    pub fn goes_on(&mut self) {
+        self.last_end = Instant::now();
     }
 
     fn results(&self) -> MutexGuard<'_, Results> {
@@ -112,7 +119,13 @@ impl Report {
     /// Notes how a test ended, and prints its line.
     pub fn record(&mut self, group: &str, name: &str, outcome: Outcome, took: Duration) {
         let phase = if self.phase.is_empty() { String::new() } else { format!(" [{}]", self.phase) };
-        self.results().record(group, name, &phase, outcome, took);
+        let now = Instant::now();
+        let spent = now - std::mem::replace(&mut self.last_end, now);
+        let mut results = self.results();
+        results.spend(group, spent);
+        let passed = results.record(group, name, &phase, outcome, took);
+        drop(results);
+        self.failures += usize::from(!passed);
     }
 
     /// Prints the summary.
@@ -146,8 +159,9 @@ impl Report {
 }
 
 impl Results {
-    fn record(&mut self, group: &str, name: &str, phase: &str, outcome: Outcome, took: Duration) {
-        self.spend(group);
+    /// False: it counts as failed.
+    fn record(&mut self, group: &str, name: &str, phase: &str, outcome: Outcome, took: Duration) -> bool {
+        let failed_before = self.failed.len();
         let known = self.known.iter_mut().find(|k| k.program == group && k.test == name);
         let line = format!("{group}: {name}{phase}");
         match (outcome, known) {
@@ -172,11 +186,10 @@ impl Results {
                 self.failed.push(line);
             }
         }
+        self.failed.len() == failed_before
     }
 
-    fn spend(&mut self, group: &str) {
-        let now = Instant::now();
-        let time = now - std::mem::replace(&mut self.last_end, now);
+    fn spend(&mut self, group: &str, time: Duration) {
         match self.spent.iter_mut().find(|(name, _)| name == group) {
             Some((_, sum)) => *sum += time,
             None => self.spent.push((group.to_owned(), time)),
@@ -228,7 +241,7 @@ mod tests {
         let report = report(Some("fio/rand"), "").unwrap();
         assert!(report.wants("fio") && !report.wants("git"));
         assert!(report.wants_test("fio", "randwrite") && !report.wants_test("fio", "write"));
-        let report = self::report(Some("kill,fio/rand"), "").unwrap();
+        let report = self::report(Some("kill,,fio/rand,"), "").unwrap();
         assert!(report.wants("kill") && report.wants("fio") && !report.wants("git"));
         assert!(
             report.wants_test("kill", "any") && report.wants_test("fio", "rand") && !report.wants_test("fio", "any")

@@ -3,9 +3,11 @@
 use super::report::Report;
 use super::{Bench, spec_in};
 use crate::cluster::Cluster;
-use crate::cluster::layout::Spec;
+use crate::cluster::layout::{Spec, free_ports};
 use crate::error::{Context, Error, Outcome, ensure};
 use crate::exec::{self, last_lines};
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ pub struct Rig {
     /// The cluster.
     pub cluster: Cluster,
     dir: PathBuf,
+    ports: Range<u16>,
     failures_before: usize,
 }
 
@@ -39,14 +42,15 @@ impl Rig {
     ) -> Outcome<Option<Rig>> {
         let dir = bench.work.join(name);
         let spec = spec_in(&dir);
-        let spec = change(Spec { mount: Some(mount_points().join(name)), ..spec });
+        let ports = bench.ports();
+        let spec = change(Spec { mount: Some(mount_points().join(name)), ports: ports.clone(), ..spec });
         let failures_before = report.failures();
         let begin = Instant::now();
         let made = std::fs::create_dir_all(&dir).doing(|| format!("cannot make {}", dir.display()));
         match made.and_then(|()| Cluster::up(&spec, &bench.binaries, &bench.interrupt)) {
             Ok(cluster) => {
                 report.record("cluster", &format!("{name}: starts and mounts"), Ok(()), begin.elapsed());
-                Ok(Some(Rig { cluster, dir, failures_before }))
+                Ok(Some(Rig { cluster, dir, ports, failures_before }))
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
@@ -59,6 +63,14 @@ impl Rig {
     /// Its mount point.
     pub fn mount(&self) -> &Path {
         self.cluster.mount_point().expect("rigs are mounted")
+    }
+
+    /// Consecutive ports that are free now.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn free_ports(&self, count: usize) -> Outcome<Vec<SocketAddr>> {
+        free_ports(count, &self.ports)
     }
 
     /// A directory outside the mount, made if missing.
@@ -96,7 +108,7 @@ impl Rig {
             self.cluster.kill_all();
             let _ = std::fs::remove_dir_all(&self.dir);
         }
-        // Only if they are empty, as they are when nothing is mounted.
+        // Only if it is empty, as it is when nothing is mounted.
         let _ = std::fs::remove_dir(self.mount());
         Ok(())
     }

@@ -33,6 +33,8 @@ pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
         let name = format!("fresh walks (cargo xtask sim --seed {seed})");
         report.case("sim", &name, || sim(&["--seed", &seed, "--seconds", FRESH_SECONDS]))?;
         report.case("sim", "without any one rule an invariant breaks", || sim(&["--canaries"]))?;
-        fixed.join().expect("a walk is a process of its own")
+        fixed.join().expect("a walk is a process of its own")?;
+        report.goes_on();
+        Ok(())
     })
 }

@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 
 /// How long a list waits for a trim at most: records may not be applied soon, and a disk may be slow.
 const TRIM_WAIT_MAX: Duration = Duration::from_secs(2);
+/// A list that is asked for anew, as it is in each epoch, does not wait once more before this time is over.
+const WAIT_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// The last wait of each shard that asked for a list of a PG.
+/// The last wait of each shard that asked for a list of a PG held here.
 #[derive(Debug, Default)]
 pub(super) struct ListWaits(HashMap<(PgId, ShardIndex), Wait>);
 
 #[derive(Debug)]
 struct Wait {
-    epoch: Epoch,
     since: Instant,
     /// Records after it came later: they are not waited for.
     upto: Lsn,
@@ -29,37 +30,28 @@ struct Wait {
 }
 
 impl ListWaits {
-    /// Must a list wait still? One wait for each epoch. `first`: the PG's first record in the journal; `last`: the last of all.
-    pub fn must_wait(
-        &mut self,
-        asked: (PgId, ShardIndex),
-        epoch: Epoch,
-        first: Option<Lsn>,
-        last: Lsn,
-        now: Instant,
-    ) -> bool {
-        let begun = Wait { epoch, since: now, upto: last, is_over: false };
-        let wait = self.0.entry(asked).or_insert(begun);
-        if wait.epoch != epoch {
-            *wait = Wait { epoch, since: now, upto: last, is_over: false };
+    /// Must a list wait still? `first`: the PG's first record in the journal; `last`: the last of all.
+    pub fn must_wait(&mut self, asked: (PgId, ShardIndex), first: Option<Lsn>, last: Lsn, now: Instant) -> bool {
+        let is_old = |wait: &Wait| now - wait.since >= WAIT_AGAIN_AFTER;
+        if self.0.get(&asked).is_none_or(is_old) {
+            self.0.insert(asked, Wait { since: now, upto: last, is_over: false });
         }
+        let Some(wait) = self.0.get_mut(&asked) else { return false };
         wait.is_over |= first.is_none_or(|first| first > wait.upto) || now - wait.since >= TRIM_WAIT_MAX;
         !wait.is_over
     }
 }
 
 impl<O: Outlet> Core<O> {
-    /// Must shard `from` ask for a list of what it missed once more, because a trim is to come first? Not while it joins: it gets
-    /// what is written now, and nobody is to wait for it longer than need be.
-    pub(super) fn trims_before_list(&self, pg: PgId, from: ShardIndex, epoch: Epoch) -> bool {
+    /// Must a list for shard `from` wait, because a trim is to come first? Not while it joins: it gets what is written now, and nobody is
+    /// to wait for it longer than need be.
+    pub(super) fn list_must_wait(&self, pg: PgId, from: ShardIndex, epoch: Epoch) -> bool {
         let mut state = self.shared.state.borrow_mut();
         let last = state.store.last_lsn();
-        let is_asked_in_time = |view: &PgView| view.epoch == epoch && view.active && !view.writers().contains(from);
-        let Some(held) = state.shards.get(&pg).filter(|held| is_asked_in_time(&held.shard.view().pg)) else {
-            return false;
-        };
-        let first = held.shard.trim_step().first;
-        let must_wait = state.list_waits.must_wait((pg, from), epoch, first, last, Instant::now());
+        let is_outside = |view: &PgView| view.epoch == epoch && view.active && !view.writers().contains(from);
+        let Some(held) = state.shards.get(&pg).filter(|held| is_outside(&held.shard.view().pg)) else { return false };
+        let first = held.shard.first_journalled();
+        let must_wait = state.list_waits.must_wait((pg, from), first, last, Instant::now());
         state.trim_wanted |= must_wait;
         must_wait
     }
@@ -71,20 +63,19 @@ mod tests {
     use protocol::PoolId;
 
     #[test]
-    fn a_list_waits_for_records_that_were_there_when_it_was_asked_for_once_in_an_epoch_and_not_forever() {
+    fn a_list_waits_for_records_that_were_there_when_it_was_asked_for_and_not_forever_nor_all_the_time() {
         let pg = |number| PgId { pool: PoolId::new(1), number };
         let asked = (pg(1), ShardIndex::new(2));
         let (mut waits, begin) = (ListWaits::default(), Instant::now());
-        let mut must_wait = |asked, epoch, first: Option<u64>, last, seconds| {
-            let now = begin + Duration::from_secs(seconds);
-            waits.must_wait(asked, Epoch::new(epoch), first.map(Lsn), Lsn(last), now)
+        let mut must_wait = |asked, first: Option<u64>, last, seconds| {
+            waits.must_wait(asked, first.map(Lsn), Lsn(last), begin + Duration::from_secs(seconds))
         };
-        assert!(must_wait(asked, 1, Some(7), 9, 0));
-        assert!(must_wait(asked, 1, Some(9), 30, 1), "one of them is still there");
-        assert!(!must_wait(asked, 1, Some(10), 40, 1), "later ones do not count");
-        assert!(!must_wait(asked, 1, Some(41), 50, 1), "nor do they begin another wait");
-        assert!(must_wait(asked, 2, Some(41), 50, 1), "in another epoch they do");
-        assert!(!must_wait(asked, 2, Some(41), 60, 3), "which comes to an end");
-        assert!(!must_wait((pg(2), asked.1), 2, None, 60, 3), "nothing to be trimmed");
+        assert!(must_wait(asked, Some(7), 9, 0));
+        assert!(must_wait(asked, Some(9), 30, 1), "one of them is still there");
+        assert!(!must_wait(asked, Some(10), 40, 1), "later ones do not count");
+        assert!(!must_wait(asked, Some(41), 50, 9), "nor do they begin another wait soon");
+        assert!(must_wait(asked, Some(41), 50, 10), "but later");
+        assert!(!must_wait(asked, Some(41), 60, 12), "which comes to an end");
+        assert!(!must_wait((pg(2), asked.1), None, 60, 12), "nothing to be trimmed");
     }
 }

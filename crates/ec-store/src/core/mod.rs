@@ -8,7 +8,7 @@
 //! asks (fsync), else every `journal_sync_interval` while anything is unsynced.
 //!
 //! **Upkeep.** Every [`UPKEEP_INTERVAL`]: records below the stable marks are applied, object by object; when a quarter of
-//! the journal is used, or every [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and
+//! the journal is used, another shard waits for it, or every [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and
 //! whole segments of the journal go.
 //!
 //! **Limits.** Records not applied are held in memory and bounded by the journal: at `journal_bytes_max` sessions are asked to begin no more
@@ -43,6 +43,7 @@ pub use restart::replay;
 pub use store::CoreStore;
 pub use sync_state::SyncSeen;
 
+use crate::codec::SUM_UNIT_BYTES;
 use crate::fragment::{FragmentConfig, FragmentError};
 use crate::fullness::FullRatios;
 use crate::journal::{JournalConfig, JournalError};
@@ -110,8 +111,8 @@ pub struct CoreConfig {
     pub scrub_bytes_per_sec: u64,
     /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no limit. Default 0.
     pub recovery_bytes_per_sec: u64,
-    /// Bytes of a fragment that are compared or rebuilt in one go, at most; whole units of sums
-    /// ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)). Default 1 MiB.
+    /// Bytes of a fragment that are compared or rebuilt in one go, at most: one or more units of sums
+    /// ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)), up to [`READ_BYTES_MAX`]. Default 1 MiB.
     pub recovery_chunk_bytes: u64,
 }
 
@@ -327,7 +328,12 @@ impl<O: Outlet> Core<O> {
     ///
     /// # Errors
     /// [`CoreError`]; nothing was changed.
+    ///
+    /// # Panics
+    /// When [`CoreConfig::recovery_chunk_bytes`] is not what it may be.
     pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
+        let (chunk, unit) = (config.recovery_chunk_bytes, SUM_UNIT_BYTES as u64);
+        assert!(chunk.is_multiple_of(unit) && (unit..=READ_BYTES_MAX).contains(&chunk), "chunks of {chunk} bytes");
         let (mut store, replays) = restart::open(dir, &config, worker.handle())?;
         if config.cut_after_pg {
             store.cut();

@@ -355,7 +355,7 @@ impl<O: Outlet> Core<O> {
         let (pg, epoch, from) = (request.pg, request.epoch, request.from);
         let reply = match &request.body {
             RecoveryBody::List { after, blank, attached } => {
-                if after.is_none() && self.trims_before_list(pg, from, epoch) {
+                if after.is_none() && self.list_must_wait(pg, from, epoch) {
                     reply_recovery(outlet, to, &RecoveryReply::NotYet, Bytes::new());
                     return Ok(());
                 }

@@ -280,7 +280,7 @@ impl<O: Outlet, M: Members> Way<O, M> {
             }
         }
         while let Some(unlisted) = self.shard(|shard| shard.unlisted()) {
-            let Some(member) = unlisted.iter().next() else {
+            if unlisted.is_empty() {
                 let Some(result) = self.with(|shard, store| shard.finish_list(store)) else { return Ok(false) };
                 result?;
                 self.core.sync_before(Step::Rebuild).await?; // Rule: JoinBegun
@@ -289,8 +289,13 @@ impl<O: Outlet, M: Members> Way<O, M> {
                     self.ask(member, RecoveryBody::Noted).await;
                 }
                 return Ok(self.is_current());
-            };
-            if !self.list_member(member).await {
+            }
+            // Each of them, though one is not ready: they become so at the same time.
+            let mut all_told = true;
+            for member in unlisted.iter() {
+                all_told &= self.list_member(member).await;
+            }
+            if !all_told {
                 self.pause().await;
             }
         }

@@ -190,6 +190,28 @@ fn a_backfill_waits_for_space_and_what_was_missed_does_not() {
 }
 
 #[test]
+fn members_trim_before_they_list() {
+    on_worker(|worker| async move {
+        let mut random = fastrand::Rng::with_seed(8);
+        let mut bench = Bench::new(&worker, config()).await;
+        bench.kill(2);
+        bench.set_view(&[0, 1], &[]);
+        (1..=OBJECTS).for_each(|n| bench.write(object(n), Op::Write, 0..FRAGMENT, &mut random));
+        bench.settle(true).await;
+        bench.open(2);
+        bench.set_view(&[0, 1], &[]);
+        let journalled =
+            |bench: &Bench, member: usize| bench.cores[member].as_ref().map(|core| core.stats().journal_records);
+        assert!((0..2).all(|member| journalled(&bench, member) > Some(0)), "applied records are kept for a while");
+        let (core, members) = (shard_2(&bench), bench.members());
+        let listed = async move { core.list_missed(pg(), members).await.expect("no failure") };
+        assert!(drive_any(&mut bench, listed).await);
+        assert_eq!([0, 1].map(|member| journalled(&bench, member)), [Some(0); 2]);
+        assert_eq!(backlog(&bench).objects, OBJECTS);
+    });
+}
+
+#[test]
 fn bytes_that_fail_their_checksum_are_moved_though_nobody_wrote_there() {
     on_worker(|worker| async move {
         let mut random = fastrand::Rng::with_seed(4);

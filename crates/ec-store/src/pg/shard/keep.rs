@@ -198,7 +198,12 @@ impl PgShard {
         };
         let mut oldest = self.log.objects.values().filter_map(|log| log.pending.iter().next());
         let is_trim_awaited = oldest.any(|lsn| self.waits_for_trim(*lsn));
-        TrimStep { first_unapplied, is_trim_awaited, first: self.log.entries.keys().next().copied() }
+        TrimStep { first_unapplied, is_trim_awaited, first: self.first_journalled() }
+    }
+
+    /// The first record in the journal.
+    pub fn first_journalled(&self) -> Option<Lsn> {
+        self.log.entries.keys().next().copied()
     }
 
     /// First step of a trim of all records before `upto`, which are applied and whose files are synced: what the
