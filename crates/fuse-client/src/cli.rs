@@ -118,6 +118,10 @@ struct MountArgs {
     /// neither fsynced nor closed may be lost if this program dies; fsync and close wait, and tell of errors; 0: none [default: 0]
     #[arg(long, env = "TREFOIL_FUSE_WRITE_BEHIND_BYTES")]
     write_behind_bytes: Option<String>,
+    /// Answer closes, and chmod and chown of files open to write, before the storage daemons and the metadata service have all of it.
+    /// What was not fsynced may be lost if this program dies; other mounts see everything all the same [default: false]
+    #[arg(long, env = "TREFOIL_FUSE_FLUSH_BEHIND", value_name = "BOOL")]
+    flush_behind: Option<String>,
     /// Count locks, operations and times; false only to measure what it costs [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
     telemetry: Option<String>,
@@ -176,6 +180,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("sync_ahead", args.sync_ahead),
         ("times_follow", args.times_follow),
         ("write_behind_bytes", args.write_behind_bytes),
+        ("flush_behind", args.flush_behind),
         ("telemetry", args.telemetry),
     ];
     for (name, value) in flags {
@@ -260,6 +265,7 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("sync_ahead={}", settings.sync_ahead));
     list.push(format!("times_follow={}", settings.times_follow));
     list.push(format!("write_behind_bytes={}", settings.write_behind_bytes));
+    list.push(format!("flush_behind={}", settings.flush_behind));
     list.push(format!("telemetry={}", settings.telemetry));
     list.extend(settings.workers.map(|count| format!("workers={count}")));
     list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
@@ -346,6 +352,7 @@ mod tests {
             sync_ahead: false,
             times_follow: false,
             write_behind_bytes: 4096,
+            flush_behind: true,
             telemetry: false,
             log_file: Some(PathBuf::from("/tmp/log")),
             trace: true,

@@ -51,6 +51,7 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         sync_ahead: settings.sync_ahead,
         times_follow: settings.times_follow,
         write_behind_bytes: settings.write_behind_bytes,
+        flush_behind: settings.flush_behind,
         ..FsOptions::default()
     };
     let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;

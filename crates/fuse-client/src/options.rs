@@ -91,6 +91,11 @@ pub struct MountSettings {
     ///
     /// [`FsOptions::write_behind_bytes`]: client::fs::FsOptions::write_behind_bytes
     pub write_behind_bytes: u64,
+    /// Closes, and changes of attributes of files open to write, are answered before they are told. Default false; see
+    /// [`FsOptions::flush_behind`].
+    ///
+    /// [`FsOptions::flush_behind`]: client::fs::FsOptions::flush_behind
+    pub flush_behind: bool,
     /// Count locks, operations and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
     /// Where a background mount logs.
@@ -124,6 +129,7 @@ impl MountSettings {
             sync_ahead: true,
             times_follow: true,
             write_behind_bytes: 0,
+            flush_behind: false,
             telemetry: true,
             log_file: None,
             trace: false,
@@ -200,6 +206,7 @@ impl MountSettings {
             ("write_behind_bytes", Some(value)) => {
                 self.write_behind_bytes = number(name, value, 0, WRITE_BEHIND_BYTES_MAX)?;
             }
+            ("flush_behind", Some(value)) => self.flush_behind = is_true(name, value)?,
             ("telemetry", Some(value)) => self.telemetry = is_true(name, value)?,
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
             _ => {

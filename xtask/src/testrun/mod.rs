@@ -147,7 +147,7 @@ const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git",
 /// Those that run once more on a mount that answers writes before they are acknowledged.
 const BEHIND: [&str; 4] = ["posix", "fsx", "fio", "clients"];
 /// The option of such a mount.
-pub const WRITE_BEHIND: &str = "write_behind_bytes=4194304";
+pub const WRITE_BEHIND: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
 const OWN: [&str; 10] = ["trefoil", "two-mounts", "input", "disk", "heal", "scrub", "kill", "sick", "crash", "compare"];
 
@@ -206,7 +206,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         &[("kill", kills::write_behind), ("disk", full_disk::run)],
         &[("kill", kills::with_client), ("two-mounts", two_mounts::run)],
         &[("kill", kills::together), ("kill", mds_power::run), ("heal", heal::run), ("input", bad_input::run)],
-        &[("scrub", scrub::run)],
+        &[("scrub", scrub::run), ("two-mounts", two_mounts::behind)],
     ];
     side_by_side(&bench, report, &lists)?;
     report.goes_on();

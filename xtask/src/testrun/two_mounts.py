@@ -339,7 +339,61 @@ def stopped(a, b):
     same("seen there", get(f"{a}/s"), b"and onARDS")
 
 
-CHECKS = [data, descriptors, names, appends, locks, hold, take, denied, stopped]
+def untold(a, b):
+    """Alone on A: a file that stays open, and files that were closed a moment ago; B is not there yet."""
+    fd = os.open(f"{a}/open", os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(fd, b"x" * 5000)
+    os.fchmod(fd, 0o640)
+    os.fchown(fd, 5, 6)
+    os.utime(fd, (7, 8))
+    for number in range(50):
+        made(f"{a}/closed{number}", number)
+    print("held", flush=True)
+    wait_for_go()
+    same("the other's mode", os.fstat(fd).st_mode & 0o777, 0o604)
+    os.close(fd)
+    same("after the close", os.stat(f"{a}/open").st_mode & 0o777, 0o604)
+
+
+def made(path, number):
+    """A file that is closed at once, with all that goes with it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(fd, bytes([number]) * 3000)
+    os.fchmod(fd, 0o440 + number % 8)
+    os.close(fd)
+
+
+def seen(path, number):
+    """What `made` has made."""
+    stat = os.stat(path)
+    same("size and mode", (stat.st_size, stat.st_mode & 0o777), (3000, 0o440 + number % 8))
+    same("content", get(path), bytes([number]) * 3000)
+
+
+def told(a, b):
+    """B sees all of it, and what it changes stays."""
+    stat = os.stat(f"{b}/open")
+    same("mode, owner, group", (stat.st_mode & 0o777, stat.st_uid, stat.st_gid), (0o640, 5, 6))
+    same("size and times", (stat.st_size, stat.st_atime, stat.st_mtime), (5000, 7, 8))
+    os.chmod(f"{b}/open", 0o604)
+    for number in range(50):
+        seen(f"{b}/closed{number}", number)
+
+
+def closes(a, b):
+    """Each file is looked at through B as soon as its close on A is answered."""
+    for number in range(100):
+        made(f"{a}/c{number}", number)
+        if number % 2:
+            same("listed", f"c{number}" in os.listdir(b), True)
+        seen(f"{b}/c{number}", number)
+        fd = os.open(f"{a}/c{number}", os.O_WRONLY)
+        os.write(fd, b"again")
+        os.close(fd)
+        same("again", get(f"{b}/c{number}")[:5], b"again")
+
+
+CHECKS = [data, descriptors, names, appends, locks, hold, take, denied, stopped, untold, told, closes]
 
 if __name__ == "__main__":
     check = {check.__name__: check for check in CHECKS}[sys.argv[1]]

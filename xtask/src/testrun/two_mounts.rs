@@ -3,9 +3,10 @@
 //!
 //! The programs on the mounts are in `two_mounts.py`, for Python's calls are the kernel's.
 
-use super::Bench;
 use super::report::Report;
 use super::rig::{Background, Rig, background, mount_points};
+use super::{Bench, WRITE_BEHIND};
+use crate::cluster::layout::Spec;
 use crate::error::{Context, Outcome, ensure};
 use crate::exec;
 use crate::mounts;
@@ -32,7 +33,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("two-mounts", bench, report, |spec| spec)? else { return Ok(()) };
     let mut pair = None;
     report.case("two-mounts", "a second mount arrives while the first is busy", || {
-        pair = Some(Pair::new(bench, &rig)?);
+        let second = Pair::new(&rig, "two-mounts-second")?;
+        second.mount(bench, &rig)?;
+        pair = Some(second);
         Ok(())
     })?;
     if let Some(pair) = &pair {
@@ -57,6 +60,30 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     rig.finish(bench, report)
 }
 
+/// The first mount answers writes, closes and changes of attributes early; the second does not.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn behind(bench: &Bench, report: &mut Report) -> Outcome {
+    let change = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
+    let Some(rig) = Rig::start("two-mounts-behind", bench, report, change)? else { return Ok(()) };
+    report.phase("write-behind");
+    report.case("two-mounts", "a second mount sees all that the first has answered", || {
+        let pair = Pair::new(&rig, "two-mounts-behind-second")?;
+        let writer = pair.holder(bench, &rig, "untold")?;
+        pair.mount(bench, &rig)?;
+        pair.check(bench, &rig, "told", 60)?;
+        pair.tell()?;
+        writer.finish(bench, 30)?;
+        for check in ["data", "names", "descriptors", "closes"] {
+            pair.check(bench, &rig, check, 60)?;
+        }
+        pair.unmount(bench, &rig)
+    })?;
+    report.phase("");
+    rig.finish(bench, report)
+}
+
 /// The second mount, taken away whatever happens.
 struct Pair {
     client: Daemon,
@@ -65,9 +92,10 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(bench: &Bench, rig: &Rig) -> Outcome<Pair> {
+    /// Not mounted yet.
+    fn new(rig: &Rig, point: &str) -> Outcome<Pair> {
         let scratch = rig.scratch("second")?;
-        let point = mount_points().join("two-mounts-second");
+        let point = mount_points().join(point);
         std::fs::create_dir_all(&point).doing(|| format!("cannot make {}", point.display()))?;
         std::fs::write(scratch.join("two_mounts.py"), SCRIPT).doing(|| "cannot write the script")?;
         let client = Daemon {
@@ -76,9 +104,7 @@ impl Pair {
             log: scratch.join("log"),
             mark: point.display().to_string(),
         };
-        let pair = Pair { client, point, scratch };
-        pair.mount(bench, rig)?;
-        Ok(pair)
+        Ok(Pair { client, point, scratch })
     }
 
     fn mount(&self, bench: &Bench, rig: &Rig) -> Outcome {

@@ -18,6 +18,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Largest size of a file in bytes, as `off_t` has it.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -86,8 +87,9 @@ impl<B: Backend> LocalFs<B> {
     /// Only that the service was not told; it will be.
     pub async fn release(&self, gfid: Gfid) -> Result<()> {
         let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
-        let now = self.shared.closes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let now = self.shared.closes.fetch_add(1, Relaxed);
         inode.change(|state| state.closed(now));
+        let _closing = Closing::new(&self.shared.closing);
         if inode.with(|state| state.opens()) == 0 {
             self.close_all_locks(gfid).await?;
         }
@@ -236,11 +238,15 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// close(2): the owner's locks go, the service learns size and mtime. All data is acknowledged by the shards then.
+    /// close(2): the owner's locks go, the service learns size and mtime. All data is acknowledged by the shards then; with
+    /// [`flush_behind`](super::FsOptions::flush_behind) both come later.
     ///
     /// # Errors
     /// EIO, once, if acknowledged writes of the file were lost with a session; as [`LocalIo::reported`](crate::LocalIo::reported).
     pub async fn flush(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
+        if self.shared.closes_at_once(gfid, owner) {
+            return Ok(());
+        }
         self.close_locks(gfid, owner).await?;
         let Some(inode) = self.shared.table.get(gfid) else { return Ok(()) };
         self.nothing_behind(&inode).await?;
@@ -486,6 +492,22 @@ impl<B: Backend> LocalFs<B> {
             }
         }
         first
+    }
+}
+
+/// A close under way, until this is dropped.
+struct Closing<'a>(&'a AtomicUsize);
+
+impl<'a> Closing<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod following;
 mod habit;
+mod kept;
 mod telling;
 
 use super::Result;
@@ -25,7 +26,7 @@ use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
 use telling::Attributes;
-pub use telling::{Flush, FlushKind, Sent};
+pub use telling::{Flush, FlushKind, Keep, Sent};
 
 /// How an operation shares the file with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -385,6 +386,12 @@ impl InodeState {
         }
     }
 
+    /// Has a close nothing to wait for and nothing to tell? `ends_behind`: what is on its way, and what is to be told, may end later.
+    pub fn closes_at_once(&self, ends_behind: bool) -> bool {
+        let is_through = || !self.is_behind() && !self.has_to_tell();
+        !self.lost && !self.is_doubtful() && (ends_behind || is_through())
+    }
+
     /// May the service be told that the file is closed? If so, opens and other questions wait for `close_done`.
     pub fn try_close(&mut self) -> Option<Ticket> {
         if self.opens > 0 || self.has_to_tell() || !self.is_quiet() {
@@ -427,7 +434,7 @@ impl InodeState {
             return;
         }
         let writes = self.lease() == Some(LeaseMode::Write);
-        self.lost |= self.opens > 0 && writes && (self.is_untold() || self.shared > 0 || self.behind > 0);
+        self.lost |= writes && (self.is_untold() || self.opens > 0 && self.shared > 0 || self.behind > 0);
         self.doubts.0 += u64::from(writes);
         self.holder.claim_refused();
         self.attrs.lease_gone();

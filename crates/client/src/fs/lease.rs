@@ -93,12 +93,15 @@ impl<B: Backend> LocalFs<B> {
         let flush = inode.until(|state| state.begin_flush(kind)).await;
         let sending = Sending { fs: self, inode, flush: Some(flush) };
         let set = SetAttr {
+            mode: user.mode.or(flush.set.mode),
+            uid: user.uid.or(flush.set.uid),
+            gid: user.gid.or(flush.set.gid),
             size: user.size.or(flush.set.size),
+            atime: user.atime.or(flush.set.atime),
             mtime: user.mtime.or(flush.set.mtime),
             // A change by the user moves ctime to now, which is later than any write's.
             ctime: if user == SetAttr::default() { flush.set.ctime } else { user.ctime },
             times_follow: flush.set.times_follow,
-            ..user
         };
         if set == SetAttr::default() {
             return Ok(None);

@@ -105,6 +105,11 @@ impl OwnLocks {
         self.known.lock().asked.contains(&(gfid, owner))
     }
 
+    /// May a close by this owner end a lock, or the memory of a lost one?
+    pub(super) fn may_matter(&self, gfid: Gfid, owner: LockOwner) -> bool {
+        self.lost.load(Ordering::Acquire) > 0 || self.may_hold(gfid, owner)
+    }
+
     fn closed(&self, gfid: Gfid, owner: LockOwner) {
         let mut known = self.known.lock();
         known.asked.remove(&(gfid, owner));

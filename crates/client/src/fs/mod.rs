@@ -52,15 +52,17 @@ use crate::error::ClientError;
 use crate::objecter::FileRef;
 use crate::session::{Client, ClientEvent, Term};
 use bytes::Bytes;
+use inode::Keep;
 use messenger::Worker;
 use messenger::sync::{ContentionMutex, LockTable};
+use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, NamespaceOp, Reply, SetAttr, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 use told::Told;
 
@@ -107,7 +109,15 @@ pub struct FsOptions {
     /// writes wait, but for one, however large. They do not count as operations in flight; what is kept and on its way has the bounds of
     /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and neither synced nor closed may be lost with this process. Default 0: none.
     pub write_behind_bytes: u64,
+    /// A close is answered before the shards have acknowledged the file's writes and the service knows its size, and so are changes of
+    /// owner, group, permission bits and access time of a file that is open to write while this is the only mount. What is told so late is
+    /// told within moments, or when another mount asks; so many closes may be on their way: [`CLOSES_BEHIND_MAX`]. What was answered so
+    /// and not synced may be lost with this process. Default false.
+    pub flush_behind: bool,
 }
+
+/// Closes that may end after they were answered; further ones wait for their files.
+pub const CLOSES_BEHIND_MAX: usize = 256;
 
 impl Default for FsOptions {
     fn default() -> Self {
@@ -118,6 +128,7 @@ impl Default for FsOptions {
             sync_ahead: true,
             times_follow: true,
             write_behind_bytes: 0,
+            flush_behind: false,
         }
     }
 }
@@ -133,6 +144,8 @@ struct Shared {
     creations: creating::Creations,
     /// Counts closes: which cached lease is the oldest.
     closes: AtomicU64,
+    /// Closes under way at the service, answered or not.
+    closing: AtomicUsize,
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
     usage: usage::Usage,
     locks: locks::OwnLocks,
@@ -151,6 +164,7 @@ impl Shared {
             stamp: AtomicU64::new(0),
             creations: creating::Creations::new(locks),
             closes: AtomicU64::new(0),
+            closing: AtomicUsize::new(0),
             space: ContentionMutex::new(locks, "fs space", None),
             usage: usage::Usage::new(locks),
             locks: locks::OwnLocks::new(locks),
@@ -176,7 +190,18 @@ impl Shared {
     fn keep_setattr(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
-        inode.with(|state| state.keep_change(set, &mut attr, now)).then_some(attr)
+        let keep = if self.options.flush_behind { Keep::All } else { Keep::Times };
+        inode.with(|state| state.keep_change(set, &mut attr, now, keep)).then_some(attr)
+    }
+
+    /// Is there nothing that the close of a handle has to wait for, or to say?
+    fn closes_at_once(&self, gfid: Gfid, owner: LockOwner) -> bool {
+        let ends_behind = self.options.flush_behind && self.closing.load(Relaxed) < CLOSES_BEHIND_MAX;
+        let is_ready = || {
+            let inode = self.table.get(gfid);
+            inode.is_none_or(|inode| inode.with(|state| state.closes_at_once(ends_behind)))
+        };
+        !self.locks.may_matter(gfid, owner) && !self.told.is_lost(gfid) && is_ready()
     }
 
     /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.
@@ -275,6 +300,11 @@ impl FileSystem {
     /// What [`LocalFs::setattr`] would give, if the service need not be told at once. Never blocks.
     pub fn keep_setattr(&self, gfid: Gfid, set: &SetAttr, caller: Caller) -> Option<Attr> {
         self.shared.keep_setattr(self.client.term(), gfid, set, caller.now)
+    }
+
+    /// True if [`LocalFs::flush`] would neither wait nor fail: the close is done. Never blocks.
+    pub fn closes_at_once(&self, gfid: Gfid, owner: LockOwner) -> bool {
+        self.shared.closes_at_once(gfid, owner)
     }
 
     /// How long an operation may take, if not for ever.

@@ -124,6 +124,11 @@ impl Told {
         self.state.lock().lost.insert(gfid);
     }
 
+    /// Was something of it lost?
+    pub(super) fn is_lost(&self, gfid: Gfid) -> bool {
+        self.state.lock().lost.contains(&gfid)
+    }
+
     /// Was something of it lost? True once.
     pub(super) fn take_lost(&self, gfid: Gfid) -> bool {
         self.state.lock().lost.remove(&gfid)

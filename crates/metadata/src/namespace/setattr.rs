@@ -1,6 +1,7 @@
 //! Changing attributes and extended attributes.
 
 use super::create::MODE_BITS;
+use super::inode::Inode;
 use super::{Context, Namespace, OpResult, errno, keys};
 use crate::store::Store;
 use protocol::Gfid;
@@ -16,7 +17,8 @@ impl<S: Store> Namespace<S> {
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
         let inode = &mut found.inode;
-        let before = (inode.size, inode.mtime);
+        let changeable = |inode: &Inode| (inode.size, inode.mtime, inode.mode, inode.uid, inode.gid);
+        let before = changeable(inode);
         if let Some(size) = set.size {
             match inode.kind {
                 FileKind::Regular if i64::try_from(size).is_err() => return errno(libc::EFBIG),
@@ -35,7 +37,7 @@ impl<S: Store> Namespace<S> {
         inode.gid = set.gid.unwrap_or(inode.gid);
         inode.atime = set.atime.unwrap_or(inode.atime);
         inode.mtime = set.mtime.unwrap_or(inode.mtime);
-        let is_changed = (inode.size, inode.mtime) != before;
+        let is_changed = changeable(inode) != before;
         inode.ctime = match set.ctime {
             None => now,
             Some(told) if told <= inode.ctime && is_changed => just_after(inode.ctime),

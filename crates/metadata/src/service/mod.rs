@@ -486,11 +486,9 @@ impl<S: Store> Service<S> {
                 let gfid = self.namespace.resolve(*parent, name)?;
                 gfid.filter(|gfid| self.leases.held(*gfid, session).is_none()).map(|gfid| (gfid, Want::Current))
             }
-            NamespaceOp::SetAttr { gfid, set, .. } => match set {
-                SetAttr { size: Some(_), .. } => Some((*gfid, Want::Alone)),
-                SetAttr { atime: None, mtime: None, .. } => None,
-                _ => Some((*gfid, Want::Current)),
-            },
+            NamespaceOp::SetAttr { gfid, set: SetAttr { size: Some(_), .. }, .. } => Some((*gfid, Want::Alone)),
+            // A writer may know of a change that the service was not told yet, and that came before this one.
+            NamespaceOp::SetAttr { gfid, .. } => Some((*gfid, Want::Current)),
             // Holders of leases remember that a file has none, so as not to ask before every write.
             NamespaceOp::SetXattr { gfid, name, .. } if name == SECURITY_CAPABILITY => Some((*gfid, Want::Alone)),
             _ => None,

@@ -353,6 +353,21 @@ fn open_file_outlives_its_name_until_the_last_close() {
 }
 
 #[test]
+fn a_writer_is_asked_for_its_changes_before_another_mount_makes_one() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    let chmod =
+        |mode| NamespaceOp::SetAttr { gfid, set: SetAttr { mode: Some(mode), ..SetAttr::default() }, sync: false };
+    assert!(matches!(rig.call(A, chmod(0o640)), Reply::Attr(attr) if attr.mode == 0o640), "its own");
+    let (_, events) = rig.send(B, chmod(0o600));
+    assert_eq!(recalls(&events), [(A, Some(LeaseMode::Read))]);
+    assert!(matches!(rig.call(A, chmod(0o644)), Reply::Attr(_)), "told in time");
+    rig.call(A, give_back(gfid, Some(LeaseMode::Read), sized(5)));
+    assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o600));
+    rig.check();
+}
+
+#[test]
 fn unlinked_file_is_not_purged_while_it_may_still_be_written() {
     let mut rig = Rig::new();
     let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;

@@ -3,8 +3,18 @@
 //! Contract: part of the pure machine. While `dirty`, the times here are the truth; the size is while a lease is held.
 
 use super::following::Following;
+use super::kept::Kept;
 use super::{InodeState, SyncKind};
 use protocol::namespace::{Attr, LeaseMode, SetAttr, Timestamp};
+
+/// Which of a user's changes the holder of the write lease may tell the service later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// The modification time, and what moves ctime alone.
+    Times,
+    /// Any but of the size.
+    All,
+}
 
 /// What a flush is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +39,8 @@ pub struct Flush {
     moves_mark: bool,
     /// It tells again what the service has lost.
     reminds: bool,
+    /// What of it a user has changed.
+    kept: Kept,
     change: u64,
     /// Under which grant.
     token: u64,
@@ -52,6 +64,9 @@ pub(super) struct Attributes {
     ctime: Timestamp,
     /// The modification time is that of a write of this mount's, and not one that a program has set or the service told.
     is_time_of_write: bool,
+    /// What a user has changed beside, and what of that the last flushes have told.
+    kept: Kept,
+    kept_told: Kept,
     /// Something is known here that the service does not know; how many changes there were, also at the last sweep.
     dirty: bool,
     change: u64,
@@ -107,6 +122,7 @@ impl Attributes {
     /// The write lease is gone, and whatever was to be told with it.
     pub(super) fn lease_gone(&mut self) {
         self.dirty = false;
+        (self.kept, self.kept_told) = (Kept::default(), Kept::default());
         self.forgotten = false;
         self.following.lease_gone();
     }
@@ -138,25 +154,34 @@ impl InodeState {
             attr.mtime = if is_ours { self.attrs.mtime } else { attr.mtime.max(self.attrs.mtime) };
             attr.ctime = attr.ctime.max(self.attrs.ctime);
         }
+        if self.attrs.flushed_stamp > asked {
+            self.attrs.kept_told.put_into(attr);
+        }
+        self.attrs.kept.put_into(attr);
     }
 
     /// Takes a change by the user that the holder of the write lease may tell the service later, as the times of a write: of the
-    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone. Only
-    /// while the file is open, so that a close tells it at the latest, and while nobody has it alone, who may be giving the lease
-    /// back. `attr` is what the service would say, and becomes what is so. False: the service has to be told at once.
-    pub fn keep_change(&mut self, set: &SetAttr, attr: &mut Attr, now: Timestamp) -> bool {
-        let SetAttr { mode, uid, gid, size, atime, mtime, ctime, times_follow: _ } = *set;
-        let is_new = |set: Option<u32>, held: u32| set.is_some_and(|set| set != held);
-        let changes = is_new(mode, attr.mode) || is_new(uid, attr.uid) || is_new(gid, attr.gid);
-        let is_time = mtime.is_none_or(|time| time.nanos < 1_000_000_000);
-        let is_kept =
-            is_time && !changes && size.is_none() && atime.is_none() && ctime.is_none() && *set != SetAttr::default();
-        if !is_kept || self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
+    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone; with
+    /// [`Keep::All`] any but of the size. Only while the file is open, so that a close tells it at the latest, and while nobody has
+    /// it alone, who may be giving the lease back. `attr` is what the service would say, and becomes what is so. False: the service
+    /// has to be told at once.
+    pub fn keep_change(&mut self, set: &SetAttr, attr: &mut Attr, now: Timestamp, keep: Keep) -> bool {
+        let is_valid = [set.atime, set.mtime].iter().flatten().all(|time| time.nanos < 1_000_000_000);
+        if !is_valid || set.size.is_some() || set.ctime.is_some() || *set == SetAttr::default() {
             return false;
         }
-        self.merge(attr, self.attrs.flushed_stamp);
-        (self.attrs.mtime, self.attrs.ctime) = (mtime.unwrap_or(attr.mtime), now);
-        self.attrs.is_time_of_write &= mtime.is_none();
+        if self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
+            return false;
+        }
+        let mut shown = *attr;
+        self.merge(&mut shown, self.attrs.flushed_stamp);
+        let kept = Kept::new(set, &shown);
+        if keep == Keep::Times && !kept.is_empty() {
+            return false;
+        }
+        self.attrs.kept.change(kept);
+        (self.attrs.mtime, self.attrs.ctime) = (set.mtime.unwrap_or(shown.mtime), now);
+        self.attrs.is_time_of_write &= set.mtime.is_none();
         self.attrs.changed();
         self.merge(attr, self.attrs.flushed_stamp);
         true
@@ -195,7 +220,8 @@ impl InodeState {
 
     /// If the session dies, is the time at which that is noticed as good as what only this mount knows?
     fn is_markable(&self) -> bool {
-        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && self.attrs.is_time_of_write
+        let is_time_alone = self.attrs.is_time_of_write && self.attrs.kept.is_empty();
+        self.lease() == Some(LeaseMode::Write) && !self.has_grown() && is_time_alone
     }
 
     /// Does a task send attributes?
@@ -218,17 +244,18 @@ impl InodeState {
         if moves_mark {
             self.attrs.following.move_begins();
         }
+        let kept = if tells { self.attrs.kept } else { Kept::default() };
         let set = SetAttr {
             size: tells.then_some(self.size),
             mtime: tells.then_some(self.attrs.mtime),
             ctime: tells.then_some(self.attrs.ctime),
             times_follow,
-            ..SetAttr::default()
+            ..kept.to_set()
         };
         // A mark that is taken back must not come back with older times when the service loses its power.
         let sync = moves_mark || kind != FlushKind::Whole;
         let reminds = tells && self.attrs.forgotten;
-        Some(Flush { set, sync, moves_mark, reminds, change: self.attrs.change, token: self.token() })
+        Some(Flush { set, sync, moves_mark, reminds, kept, change: self.attrs.change, token: self.token() })
     }
 
     /// Has an fsync to tell something, and is it to say that times may follow?
@@ -259,6 +286,8 @@ impl InodeState {
         self.attrs.forgotten &= !flush.reminds;
         self.attrs.flushed_stamp = stamp;
         self.attrs.dirty &= self.attrs.change != flush.change;
+        self.attrs.kept.told(flush.kept);
+        self.attrs.kept_told.change(flush.kept);
         let is_same_grant = self.lease() == Some(LeaseMode::Write) && self.token() == flush.token;
         if flush.moves_mark && is_same_grant {
             self.attrs.following.moved(flush.set.times_follow);
@@ -267,6 +296,7 @@ impl InodeState {
 
     /// The service has these attributes now: they are the new truth for what is not dirty.
     pub fn learned(&mut self, attr: &Attr) {
+        self.attrs.kept_told.learn(attr);
         if !self.attrs.dirty {
             self.attrs.is_time_of_write &= attr.mtime == self.attrs.mtime;
             (self.attrs.mtime, self.attrs.ctime) = (attr.mtime, attr.ctime);

@@ -239,7 +239,7 @@ fn an_answer_older_than_a_flush_does_not_turn_time_back() {
     assert_eq!(new.mtime, time(1), "set back by the user since");
     state.opened();
     let earlier = SetAttr { mtime: Some(time(0)), ..SetAttr::default() };
-    assert!(state.keep_change(&earlier, &mut attr(10), time(20)));
+    assert!(state.keep_change(&earlier, &mut attr(10), time(20), Keep::Times));
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Told, 9);
     let mut old = attr(10);
@@ -253,13 +253,13 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     let utimes = SetAttr { mtime: Some(time(3)), ..SetAttr::default() };
     let same = SetAttr { mode: Some(0o644), uid: Some(0), gid: Some(0), ..SetAttr::default() };
     let mut shown = attr(10);
-    assert!(!state.keep_change(&utimes, &mut shown, time(20)), "no close would tell it");
+    assert!(!state.keep_change(&utimes, &mut shown, time(20), Keep::Times), "no close would tell it");
     assert!(!state.has_to_tell());
     state.opened();
-    assert!(state.keep_change(&utimes, &mut shown, time(20)));
+    assert!(state.keep_change(&utimes, &mut shown, time(20), Keep::Times));
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(20)));
     let mut shown = attr(10);
-    assert!(state.keep_change(&same, &mut shown, time(21)), "nothing but ctime moves");
+    assert!(state.keep_change(&same, &mut shown, time(21), Keep::Times), "nothing but ctime moves");
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(21)));
     let told = [
         SetAttr::default(),
@@ -272,19 +272,74 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
         SetAttr { ctime: Some(time(3)), ..utimes },
     ];
     for set in told {
-        assert!(!state.keep_change(&set, &mut attr(10), time(22)), "{set:?}");
+        assert!(!state.keep_change(&set, &mut attr(10), time(22), Keep::Times), "{set:?}");
     }
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!((flush.set.mtime, flush.set.ctime), (Some(time(3)), Some(time(21))));
-    assert!(state.keep_change(&utimes, &mut attr(10), time(23)), "while it is told");
+    assert!(state.keep_change(&utimes, &mut attr(10), time(23), Keep::Times), "while it is told");
     state.flush_done(flush, Sent::Told, 1);
     assert!(state.has_to_tell(), "what came meanwhile is still to be told");
     assert_eq!(state.try_enter(ALONE, false), Entry::Entered);
-    assert!(!state.keep_change(&utimes, &mut attr(10), time(24)), "the lease may be on its way back");
+    assert!(!state.keep_change(&utimes, &mut attr(10), time(24), Keep::Times), "the lease may be on its way back");
     state.leave(Access::Exclusive);
     let mut reader = leased(LeaseMode::Read, 10);
     reader.opened();
-    assert!(!reader.keep_change(&utimes, &mut attr(10), time(24)), "times are the writer's");
+    assert!(!reader.keep_change(&utimes, &mut attr(10), time(24), Keep::Times), "times are the writer's");
+}
+
+#[test]
+fn with_flushes_behind_a_writer_keeps_all_but_a_size() {
+    let mut state = leased(LeaseMode::Write, 10);
+    state.opened();
+    let chmod = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let chown = SetAttr { uid: Some(5), gid: Some(6), atime: Some(time(9)), ..SetAttr::default() };
+    let cut = SetAttr { size: Some(1), ..SetAttr::default() };
+    assert!(!state.keep_change(&cut, &mut attr(10), time(20), Keep::All));
+    let invalid = SetAttr { atime: Some(Timestamp { secs: 0, nanos: 1_000_000_000 }), ..SetAttr::default() };
+    assert!(!state.keep_change(&invalid, &mut attr(10), time(20), Keep::All));
+    let mut shown = attr(10);
+    assert!(state.keep_change(&chmod(0o600), &mut shown, time(20), Keep::All));
+    assert_eq!((shown.mode, shown.mtime, shown.ctime), (0o600, attr(10).mtime, time(20)));
+    assert!(state.keep_change(&chown, &mut attr(10), time(21), Keep::All));
+    let mut shown = attr(10);
+    state.merge(&mut shown, 0);
+    assert_eq!((shown.mode, shown.uid, shown.gid, shown.atime), (0o600, 5, 6, time(9)));
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
+    assert_eq!((flush.set.mode, flush.set.uid, flush.set.gid), (Some(0o600), Some(5), Some(6)));
+    assert_eq!((flush.set.atime, flush.set.ctime), (Some(time(9)), Some(time(21))));
+    assert!(state.keep_change(&chmod(0o640), &mut attr(10), time(22), Keep::All), "while it is told");
+    state.flush_done(flush, Sent::Told, 1);
+    state.learned(&Attr { mode: 0o600, uid: 5, gid: 6, atime: time(9), ..attr(10) });
+    let mut old = attr(10);
+    state.merge(&mut old, 0);
+    assert_eq!((old.mode, old.uid), (0o640, 5), "what came meanwhile, over what an older answer does not know");
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
+    assert_eq!((flush.set.mode, flush.set.uid), (Some(0o640), None), "what was told is not told again");
+    state.flush_done(flush, Sent::No, 2);
+    let again = state.begin_flush(FlushKind::Sync { times_may_follow: true }).expect("idle");
+    assert_eq!((again.set.mode, again.set.times_follow), (Some(0o640), false));
+    state.flush_done(again, Sent::Synced, 3);
+    assert!(!state.has_to_tell());
+    assert!(state.keep_change(&chmod(0o600), &mut attr(10), time(23), Keep::All));
+    state.fenced();
+    assert!(state.take_lost(), "nobody else knew of it");
+    let mut shown = attr(10);
+    state.merge(&mut shown, 9);
+    assert_eq!(shown.mode, attr(10).mode);
+}
+
+#[test]
+fn a_close_is_at_once_if_it_has_nothing_to_wait_for() {
+    let mut state = leased(LeaseMode::Write, 0);
+    state.opened();
+    assert!(state.closes_at_once(false));
+    assert!(state.stay_behind(4, 8));
+    assert_eq!((state.closes_at_once(false), state.closes_at_once(true)), (false, true));
+    state.behind_ended(4);
+    state.wrote(4, time(5));
+    assert_eq!((state.closes_at_once(false), state.closes_at_once(true)), (false, true));
+    state.mark_lost();
+    assert!(!state.closes_at_once(true), "it has something to say");
 }
 
 #[test]

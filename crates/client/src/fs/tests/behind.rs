@@ -9,6 +9,19 @@ fn mounts_behind(window: u64) -> Vec<Rc<LocalFs<Model>>> {
     mounts
 }
 
+/// The same, of which the first answers closes early as well, and is the only one for a while.
+fn mounts_flushing_behind() -> Vec<Rc<LocalFs<Model>>> {
+    let options = FsOptions { write_behind_bytes: 8, flush_behind: true, ..options() };
+    let mounts = mounts_with(&options, &no_kernel(), 2);
+    mounts[0].backend.world.borrow_mut().reports_wait = true;
+    mounts[0].backend.world.borrow_mut().alone = true;
+    mounts
+}
+
+fn chmod(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
+}
+
 fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -145,4 +158,94 @@ fn a_close_does_not_wait_for_those_who_go_on_writing() {
     report(fs);
     block_on(fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(3))).expect("answered");
     assert!(matches!(poll(close), Poll::Ready(Ok(()))));
+}
+
+#[test]
+fn a_close_may_be_answered_before_its_writes_are_reported_and_its_size_is_told() {
+    let mounts = mounts_flushing_behind();
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    let changed = block_on(fs.setattr(gfid, chmod(0o640), at(3))).expect("answered");
+    assert_eq!((changed.mode, changed.size), (0o640, 4));
+    block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
+    assert_eq!(told_sizes(fs), []);
+    let mut closing = pin!(fs.release(gfid));
+    assert!(poll(closing.as_mut()).is_pending());
+    let known = block_on(fs.getattr(gfid, at(4))).expect("stat");
+    assert_eq!((known.mode, known.size), (0o640, 4));
+    report(fs);
+    assert!(poll(closing).is_ready());
+    let told = fs.backend.world.borrow().told.last().map(|(set, _)| (set.size, set.mode));
+    assert_eq!(told, Some((Some(4), Some(0o640))), "in one request");
+}
+
+#[test]
+fn another_mount_sees_what_a_close_has_not_told_yet() {
+    let mounts = mounts_flushing_behind();
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    block_on(fs.setattr(gfid, chmod(0o640), at(3))).expect("answered");
+    block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
+    fs.backend.world.borrow_mut().alone = false;
+    {
+        let mut other = pin!(mounts[1].getattr(gfid, at(4)));
+        assert!(poll(other.as_mut()).is_pending(), "its size comes after its data");
+        report(fs);
+        let Poll::Ready(Ok(seen)) = poll(other) else { panic!("nothing is in the way") };
+        assert_eq!((seen.mode, seen.size), (0o640, 4));
+    }
+    block_on(async {
+        let changed = mounts[1].setattr(gfid, chmod(0o600), at(5)).await.expect("chmod");
+        assert_eq!(changed.mode, 0o600);
+        fs.release(gfid).await.expect("told");
+        assert_eq!(mounts[1].getattr(gfid, at(6)).await.expect("stat").mode, 0o600, "the later one stays");
+    });
+}
+
+#[test]
+fn an_fsync_waits_for_what_a_close_did_not_wait_for() {
+    let mounts = mounts_flushing_behind();
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    block_on(fs.setattr(gfid, chmod(0o640), at(3))).expect("answered");
+    let mut sync = pin!(fs.fsync(gfid, false, at(4)));
+    assert!(poll(sync.as_mut()).is_pending());
+    report(fs);
+    assert!(matches!(poll(sync), Poll::Ready(Ok(()))));
+    let told = fs.backend.world.borrow().told.last().map(|(set, synced)| (set.size, set.mode, *synced));
+    assert_eq!(told, Some((Some(4), Some(0o640), true)));
+}
+
+#[test]
+fn closes_wait_where_too_many_are_under_way() {
+    let mounts = mounts_flushing_behind();
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    fs.shared.closing.store(crate::fs::CLOSES_BEHIND_MAX, std::sync::atomic::Ordering::Relaxed);
+    let mut close = pin!(fs.flush(gfid, LockOwner(1)));
+    assert!(poll(close.as_mut()).is_pending());
+    report(fs);
+    assert!(matches!(poll(close), Poll::Ready(Ok(()))));
+}
+
+#[test]
+fn what_is_lost_after_a_close_is_told_by_the_next() {
+    let mounts = mounts_flushing_behind();
+    let fs = &mounts[0];
+    let gfid = create(fs, "file");
+    assert!(write(fs, gfid, 0, b"data").is_ready());
+    block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
+    assert!(poll(pin!(fs.release(gfid))).is_pending());
+    fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
+    block_on(fs.fenced());
+    report(fs);
+    block_on(async {
+        fs.open(gfid, true, at(5)).await.expect("open");
+        assert!(matches!(fs.flush(gfid, LockOwner(1)).await, Err(ClientError::Posix(errno::EIO))));
+        fs.flush(gfid, LockOwner(1)).await.expect("told already");
+    });
 }
