@@ -145,7 +145,7 @@ impl Bench {
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
 /// Those that run once more on a mount that answers writes before they are acknowledged.
-const BEHIND: [&str; 4] = ["posix", "fsx", "fio", "clients"];
+const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
 /// The option of such a mount.
 pub const WRITE_BEHIND: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
@@ -286,6 +286,9 @@ fn mounted_behind(bench: &Bench, report: &mut Report) -> Outcome {
     report.phase("write-behind");
     if report.wants("posix") {
         posix::run_data(bench, &rig, report)?;
+    }
+    if report.wants("pjdfstest") {
+        programs::pjdfstest(bench, &rig, "behind", report)?;
     }
     if report.wants("fsx") {
         programs::fsx(bench, &rig, "behind", report)?;
