@@ -115,10 +115,12 @@ struct MountArgs {
     #[arg(long, env = "TREFOIL_FUSE_TIMES_FOLLOW", value_name = "BOOL")]
     times_follow: Option<String>,
     /// Bytes of a file's writes that are answered as soon as they are queued, before the storage daemons have acknowledged them. What was
-    /// neither fsynced nor closed may be lost if this program dies; fsync and close wait, and tell of errors; 0: none [default: 0]
+    /// neither fsynced nor closed may be lost if this program dies; fsync and close (see --flush-behind) wait, and tell of errors; 0: none
+    /// [default: 0]
     #[arg(long, env = "TREFOIL_FUSE_WRITE_BEHIND_BYTES")]
     write_behind_bytes: Option<String>,
-    /// Answer closes, and chmod and chown of files open to write, before the storage daemons and the metadata service have all of it.
+    /// Answer closes, and chmod and chown of files open to write, before the storage daemons and the metadata service have all of it
+    /// (not what takes a permission away).
     /// What was not fsynced may be lost if this program dies; other mounts see everything all the same [default: false]
     #[arg(long, env = "TREFOIL_FUSE_FLUSH_BEHIND", value_name = "BOOL")]
     flush_behind: Option<String>,

@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, Guest};
 use crate::error::{Context, Outcome, ensure};
 use crate::exec::Interrupt;
 use crate::netns;
-use crate::testrun::{Bench, WRITE_BEHIND};
+use crate::testrun::{ANSWERS_EARLY, Bench};
 use counts::Counts;
 pub use decode::Decoded;
 use faults::{Deck, Strike};
@@ -61,7 +61,7 @@ pub struct CrashArgs {
     /// Keeps the directory also after a success
     #[arg(long)]
     keep: bool,
-    /// Mounts answer writes before the shards have acknowledged them; promised is then what was fsynced
+    /// Mounts answer writes and closes before the shards have acknowledged them; promised is then what was fsynced
     #[arg(long, conflicts_with = "peer")]
     write_behind: bool,
     /// Runs the stamped writers on another system instead, and prints what it held of its promises
@@ -210,7 +210,7 @@ impl<'a> Arena<'a> {
         let spec = Spec {
             mount: Some(dir.join("mnt")),
             mount_options: if plan.write_behind {
-                format!("{MOUNT_OPTIONS},{WRITE_BEHIND}")
+                format!("{MOUNT_OPTIONS},{ANSWERS_EARLY}")
             } else {
                 MOUNT_OPTIONS.into()
             },

@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use super::rig::{Background, Rig, background};
-use super::{Bench, WRITE_BEHIND};
+use super::{ANSWERS_EARLY, Bench};
 use crate::cluster::layout::{ALL, MOUNT, Spec};
 use crate::error::{Context, Outcome, ensure};
 use std::fs::File;
@@ -43,7 +43,7 @@ pub fn with_client(bench: &Bench, report: &mut Report) -> Outcome {
 /// # Errors
 /// Only on Ctrl-C.
 pub fn write_behind(bench: &Bench, report: &mut Report) -> Outcome {
-    let behind = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
+    let behind = |spec| Spec { mount_options: ANSWERS_EARLY.into(), ..spec };
     let Some(rig) = Rig::start("kills-write-behind", bench, report, behind)? else { return Ok(()) };
     report.phase("write-behind");
     report.case("kill", "random daemons die under writers, nothing answered is lost", || daemons(bench, &rig))?;

@@ -144,10 +144,10 @@ impl Bench {
 
 /// Groups that use the common mounted cluster.
 const MOUNTED: [&str; 8] = ["posix", "pjdfstest", "fsx", "fio", "sqlite", "git", "tar", "clients"];
-/// Those that run once more on a mount that answers writes before they are acknowledged.
+/// Those that run once more on a mount that answers writes and closes before they are acknowledged.
 const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
-/// The option of such a mount.
-pub const WRITE_BEHIND: &str = "write_behind_bytes=4194304,flush_behind=true";
+/// The options of such a mount.
+pub const ANSWERS_EARLY: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
 const OWN: [&str; 10] = ["trefoil", "two-mounts", "input", "disk", "heal", "scrub", "kill", "sick", "crash", "compare"];
 
@@ -281,7 +281,7 @@ fn mounted(bench: &Bench, report: &mut Report) -> Outcome {
 
 /// What no program may notice of writes that are answered early.
 fn mounted_behind(bench: &Bench, report: &mut Report) -> Outcome {
-    let change = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
+    let change = |spec| Spec { mount_options: ANSWERS_EARLY.into(), ..spec };
     let Some(rig) = Rig::start("write-behind", bench, report, change)? else { return Ok(()) };
     report.phase("write-behind");
     if report.wants("posix") {

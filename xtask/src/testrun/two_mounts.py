@@ -343,8 +343,8 @@ def untold(a, b):
     """Alone on A: a file that stays open, and files that were closed a moment ago; B is not there yet."""
     fd = os.open(f"{a}/open", os.O_RDWR | os.O_CREAT, 0o600)
     os.write(fd, b"x" * 5000)
-    os.fchmod(fd, 0o640)
     os.fchown(fd, 5, 6)
+    os.fchmod(fd, 0o640)
     os.utime(fd, (7, 8))
     for number in range(50):
         made(f"{a}/closed{number}", number)
@@ -359,14 +359,14 @@ def made(path, number):
     """A file that is closed at once, with all that goes with it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     os.write(fd, bytes([number]) * 3000)
-    os.fchmod(fd, 0o440 + number % 8)
+    os.fchmod(fd, 0o640 + number % 8)
     os.close(fd)
 
 
 def seen(path, number):
     """What `made` has made."""
     stat = os.stat(path)
-    same("size and mode", (stat.st_size, stat.st_mode & 0o777), (3000, 0o440 + number % 8))
+    same("size and mode", (stat.st_size, stat.st_mode & 0o777), (3000, 0o640 + number % 8))
     same("content", get(path), bytes([number]) * 3000)
 
 

@@ -5,7 +5,7 @@
 
 use super::report::Report;
 use super::rig::{Background, Rig, background, mount_points};
-use super::{Bench, WRITE_BEHIND};
+use super::{ANSWERS_EARLY, Bench};
 use crate::cluster::layout::Spec;
 use crate::error::{Context, Outcome, ensure};
 use crate::exec;
@@ -65,7 +65,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
 /// # Errors
 /// Only on Ctrl-C.
 pub fn behind(bench: &Bench, report: &mut Report) -> Outcome {
-    let change = |spec| Spec { mount_options: WRITE_BEHIND.into(), ..spec };
+    let change = |spec| Spec { mount_options: ANSWERS_EARLY.into(), ..spec };
     let Some(rig) = Rig::start("two-mounts-behind", bench, report, change)? else { return Ok(()) };
     report.phase("write-behind");
     report.case("two-mounts", "a second mount sees all that the first has answered", || {

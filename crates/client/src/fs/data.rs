@@ -469,7 +469,8 @@ impl<B: Backend> LocalFs<B> {
     /// Makes everything written through this mount stable and known to the service (before unmounting).
     ///
     /// # Errors
-    /// The first that was met; what else can be made safe is, except that a service that times out is asked no more.
+    /// The first that was met; what else can be made safe is, except that a service that times out is asked no more. EIO if something was
+    /// lost before, and nobody was told.
     pub async fn sync_everything(&self) -> Result<()> {
         // Side by side: where nothing answers, both take the whole timeout.
         let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(self.backend.sync_all());
@@ -477,7 +478,9 @@ impl<B: Backend> LocalFs<B> {
             self.flush_each(&self.shared.table.all()).await?;
             self.ask(NamespaceOp::Sync, own_caller()).await.map(drop)
         };
-        join_all([data, Box::pin(self.vouched(names))]).await.into_iter().fold(Ok(()), Result::and)
+        join_all([data, Box::pin(self.vouched(names))]).await.into_iter().fold(Ok(()), Result::and)?;
+        let is_lost = |inode: &Arc<Inode>| inode.with(|state| state.is_lost());
+        if self.shared.table.all().iter().any(is_lost) { posix(EIO) } else { Ok(()) }
     }
 
     /// Tells the service what it does not know of these files, many at a time.

@@ -43,6 +43,8 @@ struct Stream {
     /// Cursor of the first entry of the batch.
     start: u64,
     batch: Arc<Vec<DirEntry>>,
+    /// The stamp from before the batch was read.
+    asked: u64,
     /// The directory ends with the batch.
     end: bool,
     /// For every batch ever read in turn: cursor of its first entry, and the name before it.
@@ -62,7 +64,7 @@ enum Place {
 
 impl Stream {
     fn new(gfid: Gfid) -> Self {
-        Self { gfid, start: DOTS, batch: Arc::default(), end: false, marks: vec![(DOTS, Vec::new())] }
+        Self { gfid, start: DOTS, batch: Arc::default(), asked: 0, end: false, marks: vec![(DOTS, Vec::new())] }
     }
 
     fn place(&self, cursor: u64) -> Place {
@@ -86,13 +88,14 @@ impl Stream {
     }
 
     /// Takes a batch; false if it moved nothing, so that asking on would not end.
-    fn fetched(&mut self, start: u64, after: Vec<u8>, entries: Vec<DirEntry>, end: bool) {
+    fn fetched(&mut self, start: u64, after: Vec<u8>, (entries, asked): (Vec<DirEntry>, u64), end: bool) {
         if self.marks.last().is_some_and(|(last, _)| *last < start) {
             self.marks.push((start, after));
         }
         self.end = end || entries.is_empty();
         self.start = start;
         self.batch = Arc::new(entries);
+        self.asked = asked;
     }
 }
 
@@ -165,27 +168,19 @@ impl Shared {
         let place = stream.lock().place(cursor);
         if let Place::Fetch(start, after) = place {
             let entries = self.known.entries(term, gfid).filter(|_| after.is_empty())?;
-            stream.lock().fetched(start, after, entries, true);
+            stream.lock().fetched(start, after, (entries, asked), true);
         }
-        self.add_batch(&stream, cursor, limit, asked, &mut page).then_some(page)
+        self.add_batch(&stream, cursor, limit, &mut page).then_some(page)
     }
 
-    /// Adds what the stream's batch has from a cursor on; false if it has to be read first. `asked`: the stamp from before
-    /// it was read.
-    fn add_batch(
-        &self,
-        stream: &ContentionMutex<Stream>,
-        cursor: u64,
-        limit: usize,
-        asked: u64,
-        page: &mut DirPage,
-    ) -> bool {
-        let (index, start, batch) = {
+    /// Adds what the stream's batch has from a cursor on; false if it has to be read first.
+    fn add_batch(&self, stream: &ContentionMutex<Stream>, cursor: u64, limit: usize, page: &mut DirPage) -> bool {
+        let (index, start, batch, asked) = {
             let stream = stream.lock();
             match stream.place(cursor) {
                 Place::End => return true,
                 Place::Fetch(..) => return false,
-                Place::Here(index) => (index, stream.start, Arc::clone(&stream.batch)),
+                Place::Here(index) => (index, stream.start, Arc::clone(&stream.batch), stream.asked),
             }
         };
         let rest = batch.iter().enumerate().skip(index).take(limit);
@@ -222,18 +217,18 @@ impl<B: Backend> LocalFs<B> {
         if cursor <= 1 {
             page.push(dot(b"..", DOTS, self.parent(gfid, caller).await?));
         }
-        let asked = self.stamp();
         let mut tries = 0;
-        while !self.shared.add_batch(&stream, cursor, limit, asked, &mut page) {
+        while !self.shared.add_batch(&stream, cursor, limit, &mut page) {
             let Place::Fetch(start, after) = stream.lock().place(cursor) else { continue };
             // A cursor beyond what is left now (entries were removed) walks to the end, never in circles.
             tries += 1;
             if tries > 1 && stream.lock().start >= start {
                 break;
             }
+            let asked = self.stamp();
             let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: BATCH };
             match self.ask(op, caller).await? {
-                Reply::Entries { entries, end } => stream.lock().fetched(start, after, entries, end),
+                Reply::Entries { entries, end } => stream.lock().fetched(start, after, (entries, asked), end),
                 other => return Err(unexpected("readdir", &other)),
             }
         }
@@ -280,11 +275,11 @@ mod tests {
     fn a_stream_goes_on_after_the_last_name_and_back_to_marks() {
         let mut stream = Stream::new(Gfid::ROOT);
         assert_eq!(stream.place(0), Place::Fetch(2, vec![]));
-        stream.fetched(2, vec![], vec![entry("a"), entry("b")], false);
+        stream.fetched(2, vec![], (vec![entry("a"), entry("b")], 0), false);
         assert_eq!(stream.place(0), Place::Here(0));
         assert_eq!(stream.place(3), Place::Here(1));
         assert_eq!(stream.place(4), Place::Fetch(4, b"b".to_vec()));
-        stream.fetched(4, b"b".to_vec(), vec![entry("c")], true);
+        stream.fetched(4, b"b".to_vec(), (vec![entry("c")], 0), true);
         assert_eq!(stream.place(4), Place::Here(0));
         assert_eq!(stream.place(5), Place::End);
         assert_eq!(stream.place(2), Place::Fetch(2, vec![]));
@@ -294,7 +289,7 @@ mod tests {
     #[test]
     fn an_empty_directory_ends_at_once() {
         let mut stream = Stream::new(Gfid::ROOT);
-        stream.fetched(2, vec![], vec![], true);
+        stream.fetched(2, vec![], (vec![], 0), true);
         assert_eq!(stream.place(0), Place::End);
         assert_eq!(stream.place(2), Place::End);
     }

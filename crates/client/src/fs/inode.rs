@@ -388,8 +388,8 @@ impl InodeState {
 
     /// Has a close nothing to wait for and nothing to tell? `ends_behind`: what is on its way, and what is to be told, may end later.
     pub fn closes_at_once(&self, ends_behind: bool) -> bool {
-        let is_through = || !self.is_behind() && !self.has_to_tell();
-        !self.lost && !self.is_doubtful() && (ends_behind || is_through())
+        let has_errors = self.lost || self.is_doubtful();
+        !has_errors && (ends_behind || !self.is_behind() && !self.has_to_tell())
     }
 
     /// May the service be told that the file is closed? If so, opens and other questions wait for `close_done`.
@@ -639,6 +639,11 @@ impl InodeState {
     /// The objecter was asked, for so many doubts.
     pub fn doubts_ended(&mut self, doubts: u64) {
         self.doubts.1 = self.doubts.1.max(doubts);
+    }
+
+    /// Is there something lost that nobody was told?
+    pub fn is_lost(&self) -> bool {
+        self.lost
     }
 
     /// See `mark_lost`.

@@ -6,7 +6,7 @@
 //! * what a request may change is forgotten before it is sent, and nothing is learned of it while it is under way;
 //! * an answer teaches only what no other request of this mount was changing since it was asked.
 //!
-//! What is known is therefore what the service would say now, except for sizes and times that only this mount knows
+//! What is known is therefore what the service would say now, except for sizes, times and changes that only this mount knows
 //! ([`super::inode::InodeState::merge`]).
 
 use super::Result;

@@ -4,7 +4,7 @@
 //! writes synced until stable, the kernel's pages dropped, nobody inside, synced again, attributes and lease returned.
 
 use super::errno::{EIO, ENOENT, ESTALE};
-use super::inode::{Access, FlushKind, InodeState, Need, RecallStep, Sent};
+use super::inode::{Access, Flush, FlushKind, InodeState, Need, RecallStep, Sent};
 use super::table::{Asking, Entered, Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
@@ -118,8 +118,7 @@ impl<B: Backend> LocalFs<B> {
         let reply = self.ask(NamespaceOp::SetAttr { gfid: inode.gfid(), set, sync: flush.sync }, caller).await;
         match reply {
             Ok(Reply::Attr(attr)) => {
-                sending.done(if flush.sync { Sent::Synced } else { Sent::Told });
-                inode.with(|state| state.learned(&attr));
+                sending.done(if flush.sync { Sent::Synced } else { Sent::Told }, &attr);
                 Ok(Some(attr))
             }
             Ok(other) => Err(unexpected("setattr", &other)),
@@ -322,25 +321,29 @@ async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 struct Sending<'a, B: Backend> {
     fs: &'a LocalFs<B>,
     inode: &'a Inode,
-    flush: Option<super::inode::Flush>,
+    flush: Option<Flush>,
 }
 
 impl<B: Backend> Sending<'_, B> {
-    fn done(mut self, sent: Sent) {
-        self.finish(sent);
+    /// The service has answered with what is so now.
+    fn done(mut self, sent: Sent, attr: &Attr) {
+        self.finish(|state, flush, stamp| {
+            state.flush_done(flush, sent, stamp);
+            state.learned(attr);
+        });
     }
 
-    fn finish(&mut self, sent: Sent) {
+    fn finish(&mut self, end: impl FnOnce(&mut InodeState, Flush, u64)) {
         if let Some(flush) = self.flush.take() {
             let stamp = self.fs.next_stamp();
-            self.inode.change(|state| state.flush_done(flush, sent, stamp));
+            self.inode.change(|state| end(state, flush, stamp));
         }
     }
 }
 
 impl<B: Backend> Drop for Sending<'_, B> {
     fn drop(&mut self) {
-        self.finish(Sent::No);
+        self.finish(|state, flush, stamp| state.flush_done(flush, Sent::No, stamp));
     }
 }
 

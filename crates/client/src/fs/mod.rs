@@ -13,7 +13,8 @@
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, a size never before the data that it covers is acknowledged.
 //! * Writes are answered when all shards have acknowledged them, or, where asked for, when they are sent
-//!   ([`FsOptions::write_behind_bytes`]); then `fsync`, close, and whoever wants the file alone wait for the shards.
+//!   ([`FsOptions::write_behind_bytes`]); then `fsync`, close, and whoever wants the file alone wait for the shards. Where asked for, closes
+//!   and some changes of attributes are answered before they are told ([`FsOptions::flush_behind`]); `fsync` and other mounts wait.
 //! * A sync that always follows the writes of a file begins with them ([`FsOptions::sync_ahead`]).
 //! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
 //!   with EIO if it was under way, and writes that were lost are told to the next fsync or close.
@@ -107,16 +108,17 @@ pub struct FsOptions {
     pub times_follow: bool,
     /// Bytes of a file's writes that may be answered as soon as they are queued, before the shards have acknowledged them; beyond them
     /// writes wait, but for one, however large. They do not count as operations in flight; what is kept and on its way has the bounds of
-    /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and neither synced nor closed may be lost with this process. Default 0: none.
+    /// [`ClientConfig`](crate::ClientConfig) and of shards' windows. What was answered so and neither synced nor closed may be lost with this process;
+    /// with `flush_behind` whatever was not synced. Default 0: none.
     pub write_behind_bytes: u64,
-    /// A close is answered before the shards have acknowledged the file's writes and the service knows its size, and so are changes of
-    /// owner, group, permission bits and access time of a file that is open to write while this is the only mount. What is told so late is
-    /// told within moments, or when another mount asks; so many closes may be on their way: [`CLOSES_BEHIND_MAX`]. What was answered so
-    /// and not synced may be lost with this process. Default false.
+    /// A close is answered before the shards have acknowledged the file's writes and the service knows its size, unless
+    /// [`CLOSES_BEHIND_MAX`] are under way. So are changes of owner, group, permission bits and access time of a file that is open to
+    /// write while this is the only mount, but for those that take a permission away. The service is told within moments, and before
+    /// another mount looks. What was answered so and not synced may be lost with this process. Default false.
     pub flush_behind: bool,
 }
 
-/// Closes that may end after they were answered; further ones wait for their files.
+/// Closes under way at which further ones wait for their files: many times what hides a round trip, and a few KiB each.
 pub const CLOSES_BEHIND_MAX: usize = 256;
 
 impl Default for FsOptions {
@@ -144,7 +146,7 @@ struct Shared {
     creations: creating::Creations,
     /// Counts closes: which cached lease is the oldest.
     closes: AtomicU64,
-    /// Closes under way at the service, answered or not.
+    /// Closes whose last handle is gone and that have not ended.
     closing: AtomicUsize,
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
     usage: usage::Usage,
@@ -188,20 +190,21 @@ impl Shared {
 
     /// Attributes after a change, if that need not be told the service at once.
     fn keep_setattr(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
+        let asked = self.stamp.load(Relaxed);
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
         let keep = if self.options.flush_behind { Keep::All } else { Keep::Times };
-        inode.with(|state| state.keep_change(set, &mut attr, now, keep)).then_some(attr)
+        inode.with(|state| state.keep_change(set, (&mut attr, asked), now, keep)).then_some(attr)
     }
 
     /// Is there nothing that the close of a handle has to wait for, or to say?
     fn closes_at_once(&self, gfid: Gfid, owner: LockOwner) -> bool {
+        if self.locks.may_matter(gfid, owner) || self.told.is_lost(gfid) {
+            return false;
+        }
         let ends_behind = self.options.flush_behind && self.closing.load(Relaxed) < CLOSES_BEHIND_MAX;
-        let is_ready = || {
-            let inode = self.table.get(gfid);
-            inode.is_none_or(|inode| inode.with(|state| state.closes_at_once(ends_behind)))
-        };
-        !self.locks.may_matter(gfid, owner) && !self.told.is_lost(gfid) && is_ready()
+        let inode = self.table.get(gfid);
+        inode.is_none_or(|inode| inode.with(|state| state.closes_at_once(ends_behind)))
     }
 
     /// Attributes of the service with what only this mount knows; `asked` is the stamp from before it was asked.

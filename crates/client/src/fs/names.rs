@@ -1,7 +1,7 @@
 //! Operations on names and attributes.
 //!
-//! Contract: the service decides and answers, but for times and changes of nothing that the writer of an open file keeps
-//! ([`super::inode::InodeState::keep_change`]); this side adds what only this mount knows of sizes and times. Names are
+//! Contract: the service decides and answers, but for times and changes that the writer of an open file keeps
+//! ([`super::inode::InodeState::keep_change`]); this side adds what only this mount knows of sizes, times and such changes. Names are
 //! checked by the kernel (and again by the service), not here.
 
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};

@@ -45,7 +45,7 @@ pub struct Ticket(pub u64);
 pub enum Want {
     /// To hold a lease from now on.
     Hold(LeaseMode),
-    /// That size and times are current: nobody else holds the write lease at this moment.
+    /// That its attributes are current: nobody else holds the write lease at this moment.
     Current,
     /// That nobody else holds any lease at this moment, because the file is about to change.
     Alone,
@@ -500,6 +500,15 @@ impl Leases {
             file.waiters.pop_front();
             grant(file, &mut self.tokens, session, want);
             self.actions.push_back(Action::Ready(ticket));
+            // Others of its requests that have what they want by now wait for nobody: the lease may not go back before they end.
+            let waiters = std::mem::take(&mut file.waiters);
+            for waiter in waiters {
+                if file.has(waiter.session, waiter.want) {
+                    self.actions.push_back(Action::Ready(waiter.ticket));
+                } else {
+                    file.waiters.push_back(waiter);
+                }
+            }
             if !file.concerns(session)
                 && let Some(entry) = self.sessions.get_mut(&session)
             {

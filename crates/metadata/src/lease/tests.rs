@@ -38,6 +38,22 @@ fn second_writer_waits_for_the_first() {
 }
 
 #[test]
+fn who_is_granted_a_lease_waits_for_nobody_with_what_it_allows() {
+    let mut leases = Leases::new(LeaseConfig::default(), 0);
+    ask_for(&mut leases, A, hold(LeaseMode::Write), 1);
+    ask_for(&mut leases, B, hold(LeaseMode::Write), 2);
+    assert_eq!(ask_for(&mut leases, A, hold(LeaseMode::Write), 3), Answer::Wait, "it is to give the lease back");
+    assert_eq!(ask_for(&mut leases, B, Want::Current, 4), Answer::Wait);
+    assert_eq!(leases.take_actions(), [recall(A, None)]);
+    leases.returned(ms(1), FILE, A, None);
+    let ready = |ticket| Action::Ready(Ticket(ticket));
+    assert_eq!(leases.take_actions(), [ready(2), ready(4), recall(B, None)]);
+    leases.returned(ms(2), FILE, B, None);
+    assert_eq!(leases.take_actions(), [ready(3)]);
+    leases.check_invariants();
+}
+
+#[test]
 fn reader_makes_the_writer_a_reader() {
     let mut leases = Leases::new(LeaseConfig::default(), 0);
     ask_for(&mut leases, A, hold(LeaseMode::Write), 1);

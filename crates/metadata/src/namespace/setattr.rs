@@ -17,7 +17,7 @@ impl<S: Store> Namespace<S> {
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
         let inode = &mut found.inode;
-        let changeable = |inode: &Inode| (inode.size, inode.mtime, inode.mode, inode.uid, inode.gid);
+        let changeable = |inode: &Inode| (inode.size, inode.atime, inode.mtime, inode.mode, inode.uid, inode.gid);
         let before = changeable(inode);
         if let Some(size) = set.size {
             match inode.kind {

@@ -2,6 +2,9 @@
 
 use protocol::namespace::{Attr, SetAttr, Timestamp};
 
+/// Permission bits, as the service keeps them.
+const MODE_BITS: u32 = 0o7777;
+
 /// Owner, group, permission bits and access time, each if it was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Kept {
@@ -15,7 +18,7 @@ impl Kept {
     /// What of `set` is not so already.
     pub fn new(set: &SetAttr, attr: &Attr) -> Self {
         Self {
-            mode: set.mode.filter(|mode| *mode != attr.mode),
+            mode: set.mode.map(|mode| mode & MODE_BITS).filter(|mode| *mode != attr.mode),
             uid: set.uid.filter(|uid| *uid != attr.uid),
             gid: set.gid.filter(|gid| *gid != attr.gid),
             atime: set.atime.filter(|atime| *atime != attr.atime),
@@ -25,6 +28,13 @@ impl Kept {
     /// Nothing was changed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Is there somebody who could read or write the file before, and not after these?
+    pub fn withdraws(&self, attr: &Attr) -> bool {
+        const OF_GROUP: u32 = 0o070;
+        let drops_bits = self.mode.is_some_and(|mode| attr.mode & !mode != 0);
+        drops_bits || self.gid.is_some() && attr.mode & OF_GROUP != 0
     }
 
     /// Changes that came later.

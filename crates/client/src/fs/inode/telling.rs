@@ -1,6 +1,7 @@
 //! What this mount knows of a file's attributes beside the metadata service, and telling it.
 //!
-//! Contract: part of the pure machine. While `dirty`, the times here are the truth; the size is while a lease is held.
+//! Contract: part of the pure machine. While `dirty`, the times here are the truth, and what a user has changed; the size is while a
+//! lease is held.
 
 use super::following::Following;
 use super::kept::Kept;
@@ -136,9 +137,15 @@ impl Attributes {
     }
 }
 
+/// Is it a change that has nothing to do with the data, and that the service would not refuse?
+fn is_keepable(set: &SetAttr) -> bool {
+    let is_valid = [set.atime, set.mtime].iter().flatten().all(|time| time.nanos < 1_000_000_000);
+    is_valid && set.size.is_none() && set.ctime.is_none() && *set != SetAttr::default()
+}
+
 impl InodeState {
     /// Puts what only this mount knows into attributes from the service. `asked` is the stamp (see `flush_done`) from
-    /// before the service was asked: an answer older than our last flush does not know the times that it brought.
+    /// before the service was asked: an answer older than our last flush does not know what it brought.
     pub fn merge(&mut self, attr: &mut Attr, asked: u64) {
         if self.lease().is_none() {
             self.shown = self.shown.max(attr.size);
@@ -161,30 +168,31 @@ impl InodeState {
     }
 
     /// Takes a change by the user that the holder of the write lease may tell the service later, as the times of a write: of the
-    /// modification time, and to an owner, a group and permission bits that the file has already, which moves ctime alone; with
-    /// [`Keep::All`] any but of the size. Only while the file is open, so that a close tells it at the latest, and while nobody has
-    /// it alone, who may be giving the lease back. `attr` is what the service would say, and becomes what is so. False: the service
-    /// has to be told at once.
-    pub fn keep_change(&mut self, set: &SetAttr, attr: &mut Attr, now: Timestamp, keep: Keep) -> bool {
-        let is_valid = [set.atime, set.mtime].iter().flatten().all(|time| time.nanos < 1_000_000_000);
-        if !is_valid || set.size.is_some() || set.ctime.is_some() || *set == SetAttr::default() {
-            return false;
-        }
-        if self.opens == 0 || self.exclusive || self.lease() != Some(LeaseMode::Write) {
+    /// modification time, and to what the file has already, which moves ctime alone; with [`Keep::All`] any but of the size, and but
+    /// for one that takes a permission away, after which data may be written that is for fewer eyes. `attr` is what the service said
+    /// (`asked`: see [`InodeState::merge`]), and becomes what is so. False: the service has to be told at once.
+    pub fn keep_change(&mut self, set: &SetAttr, (attr, asked): (&mut Attr, u64), now: Timestamp, keep: Keep) -> bool {
+        if !is_keepable(set) || !self.may_keep() {
             return false;
         }
         let mut shown = *attr;
-        self.merge(&mut shown, self.attrs.flushed_stamp);
+        self.merge(&mut shown, asked);
         let kept = Kept::new(set, &shown);
-        if keep == Keep::Times && !kept.is_empty() {
+        if keep == Keep::Times && !kept.is_empty() || kept.withdraws(&shown) {
             return false;
         }
         self.attrs.kept.change(kept);
         (self.attrs.mtime, self.attrs.ctime) = (set.mtime.unwrap_or(shown.mtime), now);
         self.attrs.is_time_of_write &= set.mtime.is_none();
         self.attrs.changed();
-        self.merge(attr, self.attrs.flushed_stamp);
+        self.merge(attr, asked);
         true
+    }
+
+    /// May changes be told later? Only while the file is open, so that a close tells them at the latest, and while nobody has it alone,
+    /// who may be giving the lease back.
+    fn may_keep(&self) -> bool {
+        self.opens > 0 && !self.exclusive && self.lease() == Some(LeaseMode::Write)
     }
 
     /// Is something known here that the service does not know, or waits for?

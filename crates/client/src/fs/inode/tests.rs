@@ -35,6 +35,13 @@ fn leased(mode: LeaseMode, size: u64) -> InodeState {
     state
 }
 
+/// Of a file that its owner alone may read and write.
+fn private() -> Attr {
+    Attr { mode: 0o600, ..attr(10) }
+}
+
+/// The stamp of an answer that is younger than all flushes.
+const NOW: u64 = u64::MAX;
 const READ: Need = Need::shared(LeaseMode::Read);
 const WRITE: Need = Need::shared(LeaseMode::Write);
 const ALONE: Need = Need::exclusive();
@@ -239,7 +246,7 @@ fn an_answer_older_than_a_flush_does_not_turn_time_back() {
     assert_eq!(new.mtime, time(1), "set back by the user since");
     state.opened();
     let earlier = SetAttr { mtime: Some(time(0)), ..SetAttr::default() };
-    assert!(state.keep_change(&earlier, &mut attr(10), time(20), Keep::Times));
+    assert!(state.keep_change(&earlier, (&mut attr(10), NOW), time(20), Keep::Times));
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     state.flush_done(flush, Sent::Told, 9);
     let mut old = attr(10);
@@ -253,13 +260,13 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
     let utimes = SetAttr { mtime: Some(time(3)), ..SetAttr::default() };
     let same = SetAttr { mode: Some(0o644), uid: Some(0), gid: Some(0), ..SetAttr::default() };
     let mut shown = attr(10);
-    assert!(!state.keep_change(&utimes, &mut shown, time(20), Keep::Times), "no close would tell it");
+    assert!(!state.keep_change(&utimes, (&mut shown, NOW), time(20), Keep::Times), "no close would tell it");
     assert!(!state.has_to_tell());
     state.opened();
-    assert!(state.keep_change(&utimes, &mut shown, time(20), Keep::Times));
+    assert!(state.keep_change(&utimes, (&mut shown, NOW), time(20), Keep::Times));
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(20)));
     let mut shown = attr(10);
-    assert!(state.keep_change(&same, &mut shown, time(21), Keep::Times), "nothing but ctime moves");
+    assert!(state.keep_change(&same, (&mut shown, NOW), time(21), Keep::Times), "nothing but ctime moves");
     assert_eq!((shown.mtime, shown.ctime), (time(3), time(21)));
     let told = [
         SetAttr::default(),
@@ -272,19 +279,51 @@ fn who_has_a_file_open_to_write_keeps_its_times_until_a_flush() {
         SetAttr { ctime: Some(time(3)), ..utimes },
     ];
     for set in told {
-        assert!(!state.keep_change(&set, &mut attr(10), time(22), Keep::Times), "{set:?}");
+        assert!(!state.keep_change(&set, (&mut attr(10), NOW), time(22), Keep::Times), "{set:?}");
     }
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
     assert_eq!((flush.set.mtime, flush.set.ctime), (Some(time(3)), Some(time(21))));
-    assert!(state.keep_change(&utimes, &mut attr(10), time(23), Keep::Times), "while it is told");
+    assert!(state.keep_change(&utimes, (&mut attr(10), NOW), time(23), Keep::Times), "while it is told");
     state.flush_done(flush, Sent::Told, 1);
     assert!(state.has_to_tell(), "what came meanwhile is still to be told");
     assert_eq!(state.try_enter(ALONE, false), Entry::Entered);
-    assert!(!state.keep_change(&utimes, &mut attr(10), time(24), Keep::Times), "the lease may be on its way back");
+    assert!(
+        !state.keep_change(&utimes, (&mut attr(10), NOW), time(24), Keep::Times),
+        "the lease may be on its way back"
+    );
     state.leave(Access::Exclusive);
     let mut reader = leased(LeaseMode::Read, 10);
     reader.opened();
-    assert!(!reader.keep_change(&utimes, &mut attr(10), time(24), Keep::Times), "times are the writer's");
+    assert!(!reader.keep_change(&utimes, (&mut attr(10), NOW), time(24), Keep::Times), "times are the writer's");
+}
+
+#[test]
+fn a_change_is_measured_by_what_is_so_and_not_by_an_older_answer() {
+    let mut state = leased(LeaseMode::Write, 10);
+    state.opened();
+    let chmod = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let (before, mode) = (attr(10), attr(10).mode);
+    assert!(state.keep_change(&chmod(mode | 0o111), (&mut attr(10), NOW), time(20), Keep::All));
+    let flush = state.begin_flush(FlushKind::Whole).expect("idle");
+    state.flush_done(flush, Sent::Told, 7);
+    state.learned(&Attr { mode: mode | 0o111, ..before });
+    let mut shown = before;
+    assert!(!state.keep_change(&chmod(mode), (&mut shown, 6), time(21), Keep::All), "it takes permissions away");
+    assert!(state.keep_change(&chmod(mode | 0o133), (&mut shown, 6), time(21), Keep::All));
+    assert_eq!(shown.mode, mode | 0o133);
+}
+
+#[test]
+fn what_takes_a_permission_away_is_told_at_once() {
+    let mut state = leased(LeaseMode::Write, 10);
+    state.opened();
+    let chmod = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let chgrp = SetAttr { gid: Some(6), ..SetAttr::default() };
+    assert!(!state.keep_change(&chmod(0o400), (&mut private(), NOW), time(20), Keep::All));
+    assert!(state.keep_change(&chgrp, (&mut private(), NOW), time(20), Keep::All), "no group had any");
+    assert!(state.keep_change(&chmod(0o640), (&mut private(), NOW), time(21), Keep::All));
+    let other = SetAttr { gid: Some(7), ..SetAttr::default() };
+    assert!(!state.keep_change(&other, (&mut private(), NOW), time(22), Keep::All), "a group had some");
 }
 
 #[test]
@@ -294,38 +333,38 @@ fn with_flushes_behind_a_writer_keeps_all_but_a_size() {
     let chmod = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
     let chown = SetAttr { uid: Some(5), gid: Some(6), atime: Some(time(9)), ..SetAttr::default() };
     let cut = SetAttr { size: Some(1), ..SetAttr::default() };
-    assert!(!state.keep_change(&cut, &mut attr(10), time(20), Keep::All));
+    assert!(!state.keep_change(&cut, (&mut private(), NOW), time(20), Keep::All));
     let invalid = SetAttr { atime: Some(Timestamp { secs: 0, nanos: 1_000_000_000 }), ..SetAttr::default() };
-    assert!(!state.keep_change(&invalid, &mut attr(10), time(20), Keep::All));
-    let mut shown = attr(10);
-    assert!(state.keep_change(&chmod(0o600), &mut shown, time(20), Keep::All));
-    assert_eq!((shown.mode, shown.mtime, shown.ctime), (0o600, attr(10).mtime, time(20)));
-    assert!(state.keep_change(&chown, &mut attr(10), time(21), Keep::All));
-    let mut shown = attr(10);
+    assert!(!state.keep_change(&invalid, (&mut private(), NOW), time(20), Keep::All));
+    let mut shown = private();
+    assert!(state.keep_change(&chown, (&mut shown, NOW), time(20), Keep::All));
+    assert_eq!((shown.uid, shown.mtime, shown.ctime), (5, private().mtime, time(20)));
+    assert!(state.keep_change(&chmod(0o640), (&mut private(), NOW), time(21), Keep::All));
+    let mut shown = private();
     state.merge(&mut shown, 0);
-    assert_eq!((shown.mode, shown.uid, shown.gid, shown.atime), (0o600, 5, 6, time(9)));
+    assert_eq!((shown.mode, shown.uid, shown.gid, shown.atime), (0o640, 5, 6, time(9)));
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
-    assert_eq!((flush.set.mode, flush.set.uid, flush.set.gid), (Some(0o600), Some(5), Some(6)));
+    assert_eq!((flush.set.mode, flush.set.uid, flush.set.gid), (Some(0o640), Some(5), Some(6)));
     assert_eq!((flush.set.atime, flush.set.ctime), (Some(time(9)), Some(time(21))));
-    assert!(state.keep_change(&chmod(0o640), &mut attr(10), time(22), Keep::All), "while it is told");
+    assert!(state.keep_change(&chmod(0o644), (&mut private(), NOW), time(22), Keep::All), "while it is told");
     state.flush_done(flush, Sent::Told, 1);
-    state.learned(&Attr { mode: 0o600, uid: 5, gid: 6, atime: time(9), ..attr(10) });
-    let mut old = attr(10);
+    state.learned(&Attr { mode: 0o640, uid: 5, gid: 6, atime: time(9), ..private() });
+    let mut old = private();
     state.merge(&mut old, 0);
-    assert_eq!((old.mode, old.uid), (0o640, 5), "what came meanwhile, over what an older answer does not know");
+    assert_eq!((old.mode, old.uid), (0o644, 5), "what came meanwhile, over what an older answer does not know");
     let flush = state.begin_flush(FlushKind::Whole).expect("idle");
-    assert_eq!((flush.set.mode, flush.set.uid), (Some(0o640), None), "what was told is not told again");
+    assert_eq!((flush.set.mode, flush.set.uid), (Some(0o644), None), "what was told is not told again");
     state.flush_done(flush, Sent::No, 2);
     let again = state.begin_flush(FlushKind::Sync { times_may_follow: true }).expect("idle");
-    assert_eq!((again.set.mode, again.set.times_follow), (Some(0o640), false));
+    assert_eq!((again.set.mode, again.set.times_follow), (Some(0o644), false));
     state.flush_done(again, Sent::Synced, 3);
     assert!(!state.has_to_tell());
-    assert!(state.keep_change(&chmod(0o600), &mut attr(10), time(23), Keep::All));
+    assert!(state.keep_change(&chmod(0o666), (&mut private(), NOW), time(23), Keep::All));
     state.fenced();
     assert!(state.take_lost(), "nobody else knew of it");
-    let mut shown = attr(10);
+    let mut shown = private();
     state.merge(&mut shown, 9);
-    assert_eq!(shown.mode, attr(10).mode);
+    assert_eq!(shown.mode, private().mode);
 }
 
 #[test]

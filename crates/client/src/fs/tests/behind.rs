@@ -166,18 +166,18 @@ fn a_close_may_be_answered_before_its_writes_are_reported_and_its_size_is_told()
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
-    let changed = block_on(fs.setattr(gfid, chmod(0o640), at(3))).expect("answered");
-    assert_eq!((changed.mode, changed.size), (0o640, 4));
+    let changed = block_on(fs.setattr(gfid, chmod(0o664), at(3))).expect("answered");
+    assert_eq!((changed.mode, changed.size), (0o664, 4));
     block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
     assert_eq!(told_sizes(fs), []);
     let mut closing = pin!(fs.release(gfid));
     assert!(poll(closing.as_mut()).is_pending());
     let known = block_on(fs.getattr(gfid, at(4))).expect("stat");
-    assert_eq!((known.mode, known.size), (0o640, 4));
+    assert_eq!((known.mode, known.size), (0o664, 4));
     report(fs);
     assert!(poll(closing).is_ready());
     let told = fs.backend.world.borrow().told.last().map(|(set, _)| (set.size, set.mode));
-    assert_eq!(told, Some((Some(4), Some(0o640))), "in one request");
+    assert_eq!(told, Some((Some(4), Some(0o664))), "in one request");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn another_mount_sees_what_a_close_has_not_told_yet() {
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
-    block_on(fs.setattr(gfid, chmod(0o640), at(3))).expect("answered");
+    block_on(fs.setattr(gfid, chmod(0o664), at(3))).expect("answered");
     block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
     fs.backend.world.borrow_mut().alone = false;
     {
@@ -194,7 +194,7 @@ fn another_mount_sees_what_a_close_has_not_told_yet() {
         assert!(poll(other.as_mut()).is_pending(), "its size comes after its data");
         report(fs);
         let Poll::Ready(Ok(seen)) = poll(other) else { panic!("nothing is in the way") };
-        assert_eq!((seen.mode, seen.size), (0o640, 4));
+        assert_eq!((seen.mode, seen.size), (0o664, 4));
     }
     block_on(async {
         let changed = mounts[1].setattr(gfid, chmod(0o600), at(5)).await.expect("chmod");
@@ -210,13 +210,13 @@ fn an_fsync_waits_for_what_a_close_did_not_wait_for() {
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
-    block_on(fs.setattr(gfid, chmod(0o640), at(3))).expect("answered");
+    block_on(fs.setattr(gfid, chmod(0o664), at(3))).expect("answered");
     let mut sync = pin!(fs.fsync(gfid, false, at(4)));
     assert!(poll(sync.as_mut()).is_pending());
     report(fs);
     assert!(matches!(poll(sync), Poll::Ready(Ok(()))));
     let told = fs.backend.world.borrow().told.last().map(|(set, synced)| (set.size, set.mode, *synced));
-    assert_eq!(told, Some((Some(4), Some(0o640), true)));
+    assert_eq!(told, Some((Some(4), Some(0o664), true)));
 }
 
 #[test]
