@@ -470,7 +470,7 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// The first that was met; what else can be made safe is, except that a service that times out is asked no more. EIO if something was
-    /// lost before, and nobody was told.
+    /// lost with a session before, and nobody was told.
     pub async fn sync_everything(&self) -> Result<()> {
         // Side by side: where nothing answers, both take the whole timeout.
         let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(self.backend.sync_all());

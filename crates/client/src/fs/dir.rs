@@ -87,7 +87,7 @@ impl Stream {
         Place::Fetch(start, name)
     }
 
-    /// Takes a batch; false if it moved nothing, so that asking on would not end.
+    /// Takes a batch, with the stamp from before it was read.
     fn fetched(&mut self, start: u64, after: Vec<u8>, (entries, asked): (Vec<DirEntry>, u64), end: bool) {
         if self.marks.last().is_some_and(|(last, _)| *last < start) {
             self.marks.push((start, after));

@@ -146,7 +146,7 @@ struct Shared {
     creations: creating::Creations,
     /// Counts closes: which cached lease is the oldest.
     closes: AtomicU64,
-    /// Closes whose last handle is gone and that have not ended.
+    /// Closes under way: their handles are gone, and the service has not been told all.
     closing: AtomicUsize,
     space: ContentionMutex<Option<(Instant, u64, u64)>>,
     usage: usage::Usage,

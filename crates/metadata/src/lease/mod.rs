@@ -503,7 +503,7 @@ impl Leases {
             // Others of its requests that have what they want by now wait for nobody: the lease may not go back before they end.
             let waiters = std::mem::take(&mut file.waiters);
             for waiter in waiters {
-                if file.has(waiter.session, waiter.want) {
+                if waiter.session == session && file.has(session, waiter.want) {
                     self.actions.push_back(Action::Ready(waiter.ticket));
                 } else {
                     file.waiters.push_back(waiter);

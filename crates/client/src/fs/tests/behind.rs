@@ -244,8 +244,10 @@ fn what_is_lost_after_a_close_is_told_by_the_next() {
     block_on(fs.fenced());
     report(fs);
     block_on(async {
+        assert!(matches!(fs.sync_everything().await, Err(ClientError::Posix(errno::EIO))), "if there is no next");
         fs.open(gfid, true, at(5)).await.expect("open");
         assert!(matches!(fs.flush(gfid, LockOwner(1)).await, Err(ClientError::Posix(errno::EIO))));
         fs.flush(gfid, LockOwner(1)).await.expect("told already");
+        fs.sync_everything().await.expect("told already");
     });
 }
