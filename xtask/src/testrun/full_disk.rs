@@ -1,10 +1,11 @@
 //! Disks that are full: writers are told, and what is there can be read, healed and deleted.
 //!
-//! Each storage daemon has a small file system in memory. Writers note the sum of every file that an fsync has promised them.
+//! Each storage daemon has a small file system in memory. Writers note the sum of every file that an fsync has promised them; on a
+//! mount that answers early, of every file that was written and closed without an error.
 
-use super::Bench;
 use super::report::Report;
 use super::rig::{Background, Rig, RigTest, background, mount_points};
+use super::{ANSWERS_EARLY, Bench};
 use crate::cluster::layout::{Spec, osd_name};
 use crate::error::{Context, Outcome, ensure};
 use std::fs;
@@ -17,19 +18,32 @@ const DISK_MIB: u32 = 256;
 const NEARFULL: &str = "mon_osd_nearfull_ratio = 0.5";
 /// Programs that write at the same time.
 const WRITERS: usize = 4;
+/// More than fit on the disks.
+const FILES_MAX: u32 = 5000;
 /// Until a volume is full, or everything in it is read, on a machine that does much else.
 const FILL_SECONDS: u64 = 300;
 /// What is to happen by itself happens within this time.
 const SOON_SECONDS: u64 = 90;
 
-/// Writes files of 4 MB, and notes the sums of those that are synced. `$1`: the writer, `$2`: the notes, `$3`: files at most.
-/// Ends well when all are written, or when there is no space.
+/// The files that writers write, and when one is promised to be there.
+struct Files {
+    bytes: u32,
+    /// Run on a file that is written and closed; it is promised if this succeeds.
+    promise: &'static str,
+}
+
+const SYNCED: Files = Files { bytes: 4_000_000, promise: "sync" };
+/// Small enough that many are on their way when the disks are full.
+const CLOSED: Files = Files { bytes: 200_000, promise: "true" };
+
+/// Writes files, and notes the sums of those that are promised. `$1`: the writer, `$2`: the notes, `$3`: files at most, `$4`: bytes of
+/// a file, `$5`: the command that makes a written file a promised one. Ends well when all are written, or when there is no space.
 const WRITER: &str = r#"
 set -u -o pipefail
 export LC_ALL=C
 for n in $(seq "$3"); do
     file="fill-$1-$n"
-    if ! sum=$( { head -c 4000000 /dev/urandom | tee "$file" | sha256sum && sync "$file"; } 2> "$2.error"); then
+    if ! sum=$( { head -c "$4" /dev/urandom | tee "$file" | sha256sum && "$5" "$file"; } 2> "$2.error"); then
         cat "$2.error" >&2
         grep -q 'No space left on device' "$2.error" || exit 1
         ! grep -v 'No space left on device' "$2.error" || exit 1
@@ -46,13 +60,12 @@ done
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let mut prepared = Ok(());
-    let small = |spec: Spec| {
-        prepared = (0..spec.osds).try_for_each(|id| small_disk(bench, &spec, id));
-        Spec { settings: vec!["journal_bytes_max = 67108864".into(), NEARFULL.into()], ..spec }
-    };
+    let small = |spec| small_disks(bench, spec, &mut prepared);
     let Some(rig) = Rig::start("full", bench, report, small)? else { return Ok(()) };
     let tests: [RigTest; 4] = [
-        ("full: writers get ENOSPC while a storage daemon is away, all they synced is there", filled),
+        ("full: writers get ENOSPC while a storage daemon is away, all they synced is there", |bench, rig| {
+            filled(bench, rig, &SYNCED)
+        }),
         ("full: the one that was away heals, and any two suffice", healed),
         ("full: what is removed can be written again", freed),
         ("full: three mounts at once fill them again, all shards match", filled_by_three),
@@ -61,7 +74,28 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     for (name, test) in tests {
         report.case("disk", name, || test(bench, &rig))?;
     }
+    rig.finish(bench, report)?;
+    behind(bench, report)
+}
+
+/// A mount that answers early answers nothing that the disks refuse then.
+fn behind(bench: &Bench, report: &mut Report) -> Outcome {
+    let mut prepared = Ok(());
+    let small = |spec| Spec { mount_options: ANSWERS_EARLY.into(), ..small_disks(bench, spec, &mut prepared) };
+    let Some(rig) = Rig::start("full-behind", bench, report, small)? else { return Ok(()) };
+    report.phase("write-behind");
+    report.case("disk", "full: small disks are mounted", || prepared)?;
+    report.case("disk", "full: writers get ENOSPC while a storage daemon is away, all they closed is there", || {
+        filled(bench, &rig, &CLOSED)
+    })?;
+    report.phase("");
     rig.finish(bench, report)
+}
+
+/// A cluster whose storage daemons have small disks.
+fn small_disks(bench: &Bench, spec: Spec, prepared: &mut Outcome) -> Spec {
+    *prepared = (0..spec.osds).try_for_each(|id| small_disk(bench, &spec, id));
+    Spec { settings: vec!["journal_bytes_max = 67108864".into(), NEARFULL.into()], ..spec }
 }
 
 fn small_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
@@ -73,12 +107,13 @@ fn small_disk(bench: &Bench, spec: &Spec, id: u32) -> Outcome {
 
 /// Several writers at once, over the mounts at `points`, each of at most so many files; all of them must end well. Gives how many
 /// met a full disk.
-fn write(bench: &Bench, rig: &Rig, points: &[&Path], round: &str, files_max: u32) -> Outcome<usize> {
+fn write(bench: &Bench, rig: &Rig, points: &[&Path], round: &str, files: &Files, files_max: u32) -> Outcome<usize> {
     let notes = rig.scratch("notes")?;
     let start = |writer: usize| {
         let of = format!("{round}{writer}");
         let mut command = Command::new("bash");
-        command.args(["-c", WRITER, "writer", &of]).arg(notes.join(&of)).arg(files_max.to_string());
+        command.args(["-c", WRITER, "writer", &of]).arg(notes.join(&of));
+        command.args([&files_max.to_string(), &files.bytes.to_string(), files.promise]);
         background(command.current_dir(points[writer % points.len()]), &notes.join(format!("{of}.out")))
     };
     let writers: Vec<Background> = (0..WRITERS).map(start).collect::<Outcome<_>>()?;
@@ -86,7 +121,7 @@ fn write(bench: &Bench, rig: &Rig, points: &[&Path], round: &str, files_max: u32
     Ok((0..WRITERS).filter(|writer| notes.join(format!("{round}{writer}.full")).exists()).count())
 }
 
-/// Everything that was synced and not removed is there, with no cache of the client left. Gives how many files that are.
+/// Everything that was promised and not removed is there, with no cache of the client left. Gives how many files that are.
 fn compare(bench: &Bench, rig: &Rig) -> Outcome<usize> {
     rig.remount(bench)?;
     let notes = rig.scratch("notes")?;
@@ -123,11 +158,11 @@ fn shown(bench: &Bench, rig: &Rig, full_min: usize) -> Outcome {
     Ok(())
 }
 
-fn filled(bench: &Bench, rig: &Rig) -> Outcome {
-    let full = write(bench, rig, &[rig.mount()], "a", 3)?;
+fn filled(bench: &Bench, rig: &Rig, files: &Files) -> Outcome {
+    let full = write(bench, rig, &[rig.mount()], "a", files, 3)?;
     ensure!(full == 0, "{full} writers were told that disks of {DISK_MIB} MiB are full at once");
     rig.cluster.kill("osd-2")?;
-    let full = write(bench, rig, &[rig.mount()], "b", 1000)?;
+    let full = write(bench, rig, &[rig.mount()], "b", files, FILES_MAX)?;
     ensure!(full == WRITERS, "{full} of {WRITERS} writers were told that the disks are full");
     let files = compare(bench, rig)?;
     ensure!(files > 4 * WRITERS, "only {files} files fit on the disks");
@@ -166,7 +201,7 @@ fn filled_by_three(bench: &Bench, rig: &Rig) -> Outcome {
         |name: &str| rig.cluster.mount_also(name, &mount_points().join(format!("full-{name}")), &bench.interrupt);
     let guests = [mount("second")?, mount("third")?];
     let points = [rig.mount(), guests[0].point(), guests[1].point()];
-    let full = write(bench, rig, &points, "c", 1000)?;
+    let full = write(bench, rig, &points, "c", &SYNCED, FILES_MAX)?;
     ensure!(full == WRITERS, "{full} of {WRITERS} writers were told that the disks are full");
     for guest in guests {
         guest.unmount(&rig.cluster, &bench.interrupt)?;
