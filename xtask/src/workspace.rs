@@ -33,16 +33,40 @@ pub fn target_dir(interrupt: &Interrupt) -> Outcome<PathBuf> {
     Ok(PathBuf::from(json["target_directory"].as_str().unwrap_or("target")))
 }
 
+/// How much the compiler optimises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// What is measured and shipped.
+    Release,
+    /// What is there sooner after a change.
+    Dev,
+}
+
 /// Builds the release binaries and says where they are.
 ///
 /// # Errors
 /// When the build fails; the compiler has said why.
 pub fn build_release(interrupt: &Interrupt) -> Outcome<PathBuf> {
+    build(Profile::Release, interrupt)
+}
+
+/// Builds the binaries and says where they are.
+///
+/// # Errors
+/// When the build fails; the compiler has said why.
+pub fn build(profile: Profile, interrupt: &Interrupt) -> Outcome<PathBuf> {
     let mut command = Command::new(cargo());
-    command.current_dir(root()).args(["build", "--release"]);
+    command.current_dir(root()).arg("build");
+    let dir = match profile {
+        Profile::Release => {
+            command.arg("--release");
+            "release"
+        }
+        Profile::Dev => "debug",
+    };
     for package in BINARIES {
         command.args(["-p", package]);
     }
     exec::run_visible(&mut command, exec::NO_DEADLINE, interrupt)?;
-    Ok(target_dir(interrupt)?.join("release"))
+    Ok(target_dir(interrupt)?.join(dir))
 }

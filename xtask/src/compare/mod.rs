@@ -103,7 +103,7 @@ struct Plan {
 /// measured before.
 pub fn run(args: &CompareArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
-    let bench = Bench::new(interrupt, false)?;
+    let bench = Bench::new(interrupt, false, crate::workspace::Profile::Release)?;
     sweep(&places(&bench));
     let places = plan.disk.as_ref().map_or_else(|| places(&bench), |disk| places_on(disk));
     sweep(&places);

@@ -131,7 +131,7 @@ fn with_in_flight(cells: Vec<Cell>, counts: &[u32]) -> Outcome<Vec<Cell>> {
 /// When arguments make no sense, a cluster does not come up, or a cell failed; or on Ctrl-C.
 pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
     let plan = Plan::new(args)?;
-    let bench = Bench::new(interrupt, false)?;
+    let bench = Bench::new(interrupt, false, crate::workspace::Profile::Release)?;
     let places = places(&bench);
     super::sweep(&places);
     let work = Place::create(&places)?;

@@ -81,7 +81,7 @@ enum Peer {
 /// # Errors
 /// A broken promise, a cluster that does not become whole, a run that did too little; or Ctrl-C.
 pub fn run(args: &CrashArgs, interrupt: &Interrupt) -> Outcome {
-    let bench = Bench::new(interrupt, false)?;
+    let bench = Bench::new(interrupt, false, crate::workspace::Profile::Release)?;
     if args.peer == Some(Peer::Glusterfs) {
         return gluster::run(args, &bench);
     }

@@ -47,7 +47,7 @@ use crate::cluster::{Cluster, layout};
 use crate::crash;
 use crate::error::{Context, Error, Outcome, fail};
 use crate::exec::{self, Interrupt};
-use crate::workspace;
+use crate::workspace::{self, Profile};
 use report::Report;
 use rig::Rig;
 use std::ops::Range;
@@ -62,6 +62,9 @@ pub struct TestArgs {
     /// Smaller sizes and fewer rounds
     #[arg(long)]
     quick: bool,
+    /// Test the programs as the dev profile builds them: sooner there after a change, slower
+    #[arg(long)]
+    dev: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
     /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, trefoil, compare, fuzz; with a slash, also a part of the
     /// test's name: fio/randwrite. Several: kill,fio/randwrite
@@ -93,13 +96,13 @@ impl Bench {
     ///
     /// # Errors
     /// When either does not succeed.
-    pub fn new(interrupt: &Interrupt, quick: bool) -> Outcome<Bench> {
+    pub fn new(interrupt: &Interrupt, quick: bool, profile: Profile) -> Outcome<Bench> {
         let target = workspace::target_dir(interrupt)?;
         setup::packages(interrupt)?;
         Ok(Bench {
             interrupt: interrupt.clone(),
             quick,
-            binaries: workspace::build_release(interrupt)?,
+            binaries: workspace::build(profile, interrupt)?,
             tools: target.join("tools/bin"),
             work: target.join("test-work"),
             // Not its path: building the tests may put another file there while this one runs.
@@ -190,7 +193,8 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     if report.wants("pjdfstest") || report.wants("fsx") {
         setup::crates(&workspace::target_dir(interrupt)?.join("tools"), interrupt)?;
     }
-    let bench = Bench::new(interrupt, args.quick)?;
+    let profile = if args.dev { Profile::Dev } else { Profile::Release };
+    let bench = Bench::new(interrupt, args.quick, profile)?;
     sweep(&bench.work)?;
     if report.wants("trefoil") {
         operator::run(&bench, report)?;
