@@ -4,6 +4,7 @@
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
 //! * [`bench`]: comparisons that keep a report under `benches/runs`.
 //! * [`compare`]: other systems measured beside ours, with a report under `benches/runs`.
+//! * [`soak`]: a user without rights and without measure, whom nobody may notice.
 //! * [`testrun`]: everything that must pass, ending in `N passed, N failed`.
 //!
 //! * [`crash`]: faults at random under writers that remember what they were promised.
@@ -25,6 +26,7 @@ mod netns;
 mod numbers;
 mod process;
 mod sim;
+mod soak;
 mod stamp;
 mod testrun;
 mod tree;
@@ -56,6 +58,8 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Kills, stops, cuts off and damages a mounted cluster at random, and checks everything that it had promised
     Crash(crash::CrashArgs),
+    /// Calls with extreme arguments by an unprivileged user on one mount, beside a program that must not notice
+    Soak(soak::SoakArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),
     /// Measures Trefoil beside other systems: same machine, same minute, ratios, with a report under benches/runs
@@ -131,6 +135,7 @@ fn run(task: Task) -> Outcome {
         Task::Demo => demo::run(&interrupt),
         Task::Cluster(task) => cluster::cli::run(task, &interrupt),
         Task::Crash(args) => crash::run(&args, &interrupt),
+        Task::Soak(args) => soak::run(&args, &interrupt),
         Task::Test(args) => testrun::run(&args, &interrupt),
         Task::Fuzz(args) => fuzz::run(&args, &interrupt),
         Task::Numbers(args) => numbers::run(&args, &interrupt),

@@ -140,7 +140,10 @@ impl Bench {
     }
 
     /// A shell line, run in a directory; traced, so that a failure shows which part failed.
-    fn shell(&self, dir: &Path, line: &str, seconds: u64) -> Outcome<exec::Run> {
+    ///
+    /// # Errors
+    /// When it fails or does not end in time.
+    pub fn shell(&self, dir: &Path, line: &str, seconds: u64) -> Outcome<exec::Run> {
         self.run(Command::new("bash").args(["-exc", line]).current_dir(dir), seconds)
     }
 }
