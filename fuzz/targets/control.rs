@@ -37,7 +37,7 @@ fn show(report: &TelemetryReport) {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, front)) = bytes.split_first() else { return };
-    match which % 21 {
+    match which % 22 {
         0 => drop(check::<monitor::MonitorRequest>(front)),
         1 => drop(check::<monitor::MonitorReply>(front)),
         2 => drop(check::<monitor::MapUpdate>(front)),
@@ -57,7 +57,8 @@ fuzz_target!(|bytes: &[u8]| {
         16 => drop(check::<scrub::ScrubReply>(front)),
         17 => drop(check::<HistoryReport>(front)),
         18 => drop(check::<SessionId>(front)),
-        19 => check::<Vec<TelemetryReport>>(front).iter().flatten().for_each(show),
+        19 => drop(check::<shard::ObjectsReply>(front)),
+        20 => check::<Vec<TelemetryReport>>(front).iter().flatten().for_each(show),
         _ => drop(check::<AdminRequest>(front)),
     }
 });

@@ -88,8 +88,8 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
     let _ = namespace.verify();
     let _ = namespace.retained();
     let _ = namespace.orphans();
-    let _ = namespace.purge_next(8);
-    let _ = namespace.size_recovery_next(8);
+    let _ = namespace.purge_next(None, 8);
+    let _ = namespace.size_recovery_next(None, 8);
     let parent = Gfid::ROOT;
     let ops = [
         NamespaceOp::Lookup { parent, name: b"file".to_vec() },
@@ -127,7 +127,7 @@ fn serve(store: MemoryStore, grace: bool, mut front: &[u8]) -> Result<(), StoreE
     service.tick(now + LATER)?;
     service.sessions_changed(now + LATER, NOW, view(&[]))?;
     service.finish_turn()?;
-    service.purge_next(8)?;
+    service.purge_next(None, 8)?;
     Ok(())
 }
 

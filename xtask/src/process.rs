@@ -173,6 +173,19 @@ impl Daemon {
     }
 }
 
+/// The most that a daemon has held resident since it started, in bytes.
+///
+/// # Errors
+/// When it does not run any more.
+pub fn most_resident(daemon: &Daemon) -> Outcome<u64> {
+    let Some(pid) = daemon.pid() else { return fail(format!("{} has ended", daemon.name)) };
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
+    let status = std::fs::read_to_string(&path).doing(|| format!("cannot read {path}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|text| text.trim().strip_suffix(" kB")).and_then(|text| text.parse::<u64>().ok());
+    kib.map_or_else(|| fail(format!("{path} has no VmHWM")), |kib| Ok(kib << 10))
+}
+
 /// Processes whose program's name begins so, and whose command line has all of these marks.
 pub fn find(program: &str, marks: &[&str]) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();

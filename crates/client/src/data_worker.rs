@@ -39,7 +39,7 @@ impl DataWorker {
     pub async fn probe_size(&self, pool: PoolId, gfid: Gfid, hint: u64) -> Result<u64, ClientError> {
         let file = FileRef { gfid, pool };
         let worker = self.client.worker_of(file, hint);
-        let probe = self.client.run_on(worker, move |io| async move { io.probe_size(file, hint).await });
+        let probe = self.client.run_on(worker, move |io| async move { io.probe_size(file).await });
         probe.await.map(|end| end.max(hint))
     }
 }

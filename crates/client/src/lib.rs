@@ -21,5 +21,5 @@ pub use blob::BlobStat;
 pub use config::{ClientConfig, ReadPolicy};
 pub use data_worker::DataWorker;
 pub use error::ClientError;
-pub use objecter::{Behind, Ending, FileRef, LocalIo, WriterHint};
+pub use objecter::{Behind, Ending, FileRef, LocalIo, Sought, WriterHint};
 pub use session::{Answered, Client, ClientEvent, Term, ask_monitor};

@@ -31,7 +31,7 @@ use crate::map::{ClusterMap, SessionState};
 use crate::state::MonitorState;
 use pg::PgRules;
 use progress::Progress;
-use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
+use protocol::monitor::{MapUpdate, MdsReport, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
 use protocol::{Epoch, OsdId, PgId, Rule, Rules, SessionId, ShardIndex, ShardSet};
 use resolve::Resolver;
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +95,8 @@ struct Liveness {
     /// OSDs that were down at the start, until they boot or `wait_until` passes.
     awaited: BTreeSet<OsdId>,
     wait_until: Duration,
+    /// What the metadata service last could not go on with, and when it said so.
+    mds: Option<(Duration, MdsReport)>,
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +161,10 @@ impl Monitor {
                 self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
             }
             MonitorRequest::MdsUp { addr } => self.mds_up(addr),
+            MonitorRequest::MdsReport(report) => {
+                self.live.mds = Some((now, report));
+                Ok(())
+            }
             MonitorRequest::ReplaceOsd { osd } => self.replace(osd),
         };
         self.commit();

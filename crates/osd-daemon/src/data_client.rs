@@ -72,8 +72,11 @@ impl DataClient {
     }
 }
 
+/// How long one piece of work waits for storage daemons before another has its turn; it is tried again.
+const WORK_MAX: Duration = Duration::from_secs(10);
+
 fn config(monitor: SocketAddr) -> ClientConfig {
-    ClientConfig { workers: 1, ..ClientConfig::new(monitor.to_string(), "mds: deletes objects") }
+    ClientConfig { workers: 1, timeout: WORK_MAX, ..ClientConfig::new(monitor.to_string(), "mds: deletes objects") }
 }
 
 /// What the metadata service calls.

@@ -45,6 +45,11 @@ kinds! {
     Extents = 0x18,
     /// Shard to session: postcard [`crate::shard::ExtentsReply`].
     ExtentsReply = 0x19,
+    /// Session to shard, call: [`crate::shard::ReadRequest`], whose object is the first asked for and whose offset and length
+    /// are ignored; answered by [`Kind::ObjectsReply`].
+    Objects = 0x1a,
+    /// Shard to session: postcard [`crate::shard::ObjectsReply`].
+    ObjectsReply = 0x1b,
     /// OSD to OSD, call: postcard [`crate::recovery::RecoveryRequest`].
     Recovery = 0x20,
     /// OSD to OSD: postcard [`crate::recovery::RecoveryReply`] and, for pieces, the bytes.
@@ -101,6 +106,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 32);
+        assert_eq!(known.count(), 34);
     }
 }

@@ -98,6 +98,21 @@ pub enum MonitorRequest {
         /// Whose.
         osd: OsdId,
     },
+    /// The metadata service says what it cannot go on with.
+    MdsReport(MdsReport),
+}
+
+/// What the metadata service cannot go on with; it holds up nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MdsReport {
+    /// Removed files whose data cannot be deleted.
+    pub removals_stuck: u64,
+    /// Files of dead writers whose size cannot be found.
+    pub sizes_stuck: u64,
+    /// For how long the first of them cannot, in seconds.
+    pub stuck_secs: u64,
+    /// Why, for that one.
+    pub why: String,
 }
 
 /// The monitor's answer.

@@ -320,6 +320,20 @@ pub struct ExtentsReply {
     pub more: bool,
 }
 
+/// Objects of a file in one [`ObjectsReply`] at most: 16 KiB of a message.
+pub const OBJECTS_LISTED_MAX: usize = 4096;
+
+/// The objects of one file that a shard holds, from the one asked for on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectsReply {
+    /// Whether the question could be answered.
+    pub status: Status,
+    /// Their indexes, ascending; at most [`OBJECTS_LISTED_MAX`], then `more` is set.
+    pub indexes: Vec<u32>,
+    /// There may be more behind the last one.
+    pub more: bool,
+}
+
 /// Why a shard did or did not do what it was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]

@@ -268,12 +268,12 @@ impl World {
         let view = SessionView { live, dead, epoch: *epoch, last: table.last };
         self.mds.service.sessions_changed(self.mon_now, wall(), view).expect("memory");
         self.mds_tells();
-        self.mds.owes_sizes = !self.mds.service.size_recovery_next(1).expect("memory").is_empty();
+        self.mds.owes_sizes = !self.mds.service.size_recovery_next(None, 1).expect("memory").is_empty();
     }
 
     /// The sizes of files whose writers died are found.
     pub fn mds_sizes(&mut self) {
-        for file in self.mds.service.size_recovery_next(OBJECTS).expect("memory") {
+        for file in self.mds.service.size_recovery_next(None, OBJECTS).expect("memory") {
             self.mds.service.size_recovered(self.mon_now, file.gfid, 0, wall()).expect("memory");
         }
         self.mds.owes_sizes = false;

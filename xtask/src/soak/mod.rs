@@ -8,9 +8,9 @@
 use crate::cluster::Cluster;
 use crate::cluster::layout::Spec;
 use crate::crash;
-use crate::error::{Context, Error, Outcome, ensure};
+use crate::error::{Context, Outcome, ensure};
 use crate::exec::Interrupt;
-use crate::process::Daemon;
+use crate::process::most_resident;
 use crate::testrun::Bench;
 use crate::testrun::rig::{Background, background, mount_points};
 use crate::workspace::Profile;
@@ -197,17 +197,4 @@ impl<'a> Soak<'a> {
 /// Programs end once it is there.
 fn stop_file() -> PathBuf {
     mount_points().join("stop")
-}
-
-/// The most that a process has held resident, in bytes.
-///
-/// # Errors
-/// When it does not run any more.
-fn most_resident(daemon: &Daemon) -> Outcome<u64> {
-    let pid = daemon.pid().ok_or_else(|| Error::Failed(format!("{} has ended", daemon.name)))?;
-    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
-    let status = std::fs::read_to_string(&path).doing(|| format!("cannot read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|text| text.trim().strip_suffix(" kB")).and_then(|text| text.parse::<u64>().ok());
-    Ok(kib.ok_or_else(|| Error::Failed(format!("{path} has no VmHWM")))? << 10)
 }

@@ -4,7 +4,7 @@
 //! unless it ends otherwise; `namespace` carries a request out exactly once.
 
 use crate::error::ClientError;
-use crate::objecter::{Ending, FileRef, LocalIo, WriterHint};
+use crate::objecter::{Ending, FileRef, LocalIo, Sought, WriterHint};
 use crate::session::{Answered, Client, Term};
 use bytes::Bytes;
 use messenger::Worker;
@@ -58,8 +58,8 @@ pub trait Backend: Clone + 'static {
     fn sync(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync_all`].
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
-    /// See [`LocalIo::extents`].
-    fn extents(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<Vec<Range<u64>>>>;
+    /// See [`LocalIo::seek`].
+    fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> impl Future<Output = Result<Option<u64>>>;
     /// See [`LocalIo::allocated`].
     fn allocated(&self, file: FileRef, size: u64) -> impl Future<Output = Result<u64>>;
     /// Bytes of a file in one object of the pool.
@@ -163,8 +163,8 @@ impl Backend for Cluster {
         self.io.anew().sync_all().await
     }
 
-    async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
-        self.io.anew().extents(file, range).await
+    async fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>> {
+        self.io.anew().seek(file, range, sought).await
     }
 
     async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {

@@ -9,7 +9,7 @@ use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
-use crate::objecter::{Ending, FileRef, join_all, join_both};
+use crate::objecter::{Ending, FileRef, Sought, file_bytes_max, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
 use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
@@ -26,8 +26,6 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 const COPY_BYTES: u64 = 1 << 20;
 /// Files of which the service is told the attributes side by side: it syncs once for all of them.
 pub(super) const FLUSHES_AT_ONCE: usize = 64;
-/// Bytes looked at a time for data and holes.
-const SEEK_WINDOW: u64 = 1 << 30;
 
 /// `fallocate` modes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,15 +40,6 @@ pub enum AllocateMode {
     Zero,
     /// Zeros inside the size.
     ZeroKeepSize,
-}
-
-/// What `lseek` looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SeekTo {
-    /// SEEK_DATA.
-    Data,
-    /// SEEK_HOLE; the end of the file is one.
-    Hole,
 }
 
 /// How a write is done.
@@ -342,12 +331,19 @@ impl<B: Backend> LocalFs<B> {
         if self.shared.told.take_lost(gfid) { posix(EIO) } else { Ok(()) }
     }
 
+    /// Can the file's objects be numbered up to this size?
+    fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
+        let object_bytes = self.backend.object_bytes(inode.with(|state| state.file().pool))?;
+        if size <= file_bytes_max(object_bytes) { Ok(()) } else { posix(EFBIG) }
+    }
+
     /// Sets the size, with any other attributes in `set` (whose size counts).
     pub(super) async fn truncate(&self, gfid: Gfid, set: SetAttr, size: u64, caller: Caller) -> Result<Attr> {
         checked_range(size, 0)?;
         let asked = self.stamp();
         let op = self.enter(gfid, Need::exclusive(), caller).await?;
         let inode = Arc::clone(op.inode());
+        self.check_size(&inode, size)?;
         self.zero_gap(&inode, size).await?;
         let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
         // A truncation changes the content's time even when the size stays.
@@ -380,11 +376,12 @@ impl<B: Backend> LocalFs<B> {
             return posix(EINVAL);
         }
         let range = checked_range(offset, len)?;
+        let op = self.enter(gfid, Need::exclusive(), caller).await?;
+        let inode = op.inode();
+        self.check_size(inode, range.end)?;
         if mode == AllocateMode::KeepSize {
             return Ok(());
         }
-        let op = self.enter(gfid, Need::exclusive(), caller).await?;
-        let inode = op.inode();
         let (file, size, hint) = inode.with(|state| (state.file(), state.size(), state.punch_hint()));
         let inside = range.start..range.end.min(size);
         if mode != AllocateMode::Allocate && inside.start < inside.end {
@@ -401,33 +398,25 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// lseek for data or a hole, from `offset` on.
+    /// lseek for data or a hole, from `offset` on; the end of the file is a hole.
     ///
     /// # Errors
     /// ENXIO beyond the end, and for data when none follows.
-    pub async fn seek(&self, gfid: Gfid, offset: u64, to: SeekTo, caller: Caller) -> Result<u64> {
+    pub async fn seek(&self, gfid: Gfid, offset: u64, sought: Sought, caller: Caller) -> Result<u64> {
         let seek = async |file, size| {
             if offset >= size {
                 return posix(ENXIO);
             }
-            let mut at = offset;
-            while at < size {
-                let window = at..size.min(at.saturating_add(SEEK_WINDOW));
-                let extents = self.backend.extents(file, window.clone()).await?;
-                if let Some(found) = seek_in(&extents, window.clone(), to) {
-                    return Ok(found);
-                }
-                at = window.end;
-            }
-            match to {
-                SeekTo::Hole => Ok(size),
-                SeekTo::Data => posix(ENXIO),
+            match (self.backend.seek(file, offset..size, sought).await?, sought) {
+                (Some(found), _) => Ok(found),
+                (None, Sought::Hole) => Ok(size),
+                (None, Sought::Data) => posix(ENXIO),
             }
         };
         self.look_into(gfid, caller, seek).await
     }
 
-    /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source.
+    /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source. Holes are copied as holes.
     ///
     /// # Errors
     /// As [`LocalFs::read`] and [`LocalFs::write`], if nothing was copied.
@@ -436,21 +425,36 @@ impl<B: Backend> LocalFs<B> {
         checked_range(to.1, len)?;
         let mut copied = 0;
         while copied < len {
-            let part = (len - copied).min(COPY_BYTES) as usize;
-            let step = async {
-                let data = self.read(from.0, from.1 + copied, part, caller).await?;
-                let read = data.len() as u64;
-                self.write(to.0, to.1 + copied, data, WriteMode::default(), caller).await?;
-                Ok(read)
-            };
-            match step.await {
+            let (source, target) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
+            match self.copy_run(source, target, len - copied, caller).await {
                 Ok(0) => break,
-                Ok(read) => copied += read,
+                Ok(run) => copied += run,
                 Err(_) if copied > 0 => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(copied)
+    }
+
+    /// Copies a hole, or a piece of data, that begins at `from`.
+    async fn copy_run(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, caller: Caller) -> Result<u64> {
+        let hole = async |file, size: u64| {
+            let end = size.min(from.1 + len);
+            if from.1 >= end {
+                return Ok(0);
+            }
+            let data = self.backend.seek(file, from.1..end, Sought::Data).await?;
+            Ok(data.unwrap_or(end) - from.1)
+        };
+        let hole = self.look_into(from.0, caller, hole).await?;
+        if hole > 0 {
+            self.allocate(to.0, to.1, hole, AllocateMode::Zero, caller).await?;
+            return Ok(hole);
+        }
+        let data = self.read(from.0, from.1, len.min(COPY_BYTES) as usize, caller).await?;
+        let read = data.len() as u64;
+        self.write(to.0, to.1, data, WriteMode::default(), caller).await?;
+        Ok(read)
     }
 
     /// Bytes for users: all, and free; at most `space_age_max` old.
@@ -514,39 +518,9 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// The first data or hole in a window, given the data in it.
-fn seek_in(extents: &[Range<u64>], window: Range<u64>, to: SeekTo) -> Option<u64> {
-    let mut at = window.start;
-    for extent in extents {
-        let (start, end) = (extent.start.max(window.start), extent.end.min(window.end));
-        if start >= end {
-            continue;
-        }
-        match to {
-            SeekTo::Data => return Some(start),
-            SeekTo::Hole if start > at => return Some(at),
-            SeekTo::Hole => at = at.max(end),
-        }
-    }
-    (to == SeekTo::Hole && at < window.end).then_some(at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seeking_finds_data_and_holes() {
-        let extents = [10..20, 20..30, 50..90];
-        assert_eq!(seek_in(&extents, 0..100, SeekTo::Data), Some(10));
-        assert_eq!(seek_in(&extents, 15..100, SeekTo::Data), Some(15));
-        assert_eq!(seek_in(&extents, 35..100, SeekTo::Data), Some(50));
-        assert_eq!(seek_in(&extents, 95..100, SeekTo::Data), None);
-        assert_eq!(seek_in(&extents, 0..100, SeekTo::Hole), Some(0));
-        assert_eq!(seek_in(&extents, 12..100, SeekTo::Hole), Some(30));
-        assert_eq!(seek_in(&extents, 60..100, SeekTo::Hole), Some(90));
-        assert_eq!(seek_in(&extents, 60..90, SeekTo::Hole), None);
-    }
 
     #[test]
     fn offsets_end_where_off_t_does() {

@@ -42,8 +42,9 @@ mod table;
 mod told;
 mod usage;
 
+pub use crate::objecter::Sought;
 pub use backend::{Backend, Cluster, Result};
-pub use data::{AllocateMode, SeekTo, WriteMode};
+pub use data::{AllocateMode, WriteMode};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
 pub use inode::SyncKind;

@@ -434,16 +434,19 @@ impl Backend for Model {
         self.dead()
     }
 
-    async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+    async fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>> {
         self.with(file.gfid, |stored| {
-            let data = |at: &u64| stored.data.get(*at as usize).is_some_and(|byte| *byte != 0);
-            range.clone().filter(data).map(|at| at..at + 1).collect()
+            let is_data = |at: &u64| stored.data.get(*at as usize).is_some_and(|byte| *byte != 0);
+            range.clone().find(|at| is_data(at) == (sought == Sought::Data))
         })
     }
 
     async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {
         self.world.borrow_mut().asked += 1;
-        Ok(self.extents(file, 0..size).await?.len() as u64)
+        self.with(file.gfid, |stored| {
+            let data = stored.data.iter().take(size as usize);
+            data.filter(|byte| **byte != 0).count() as u64
+        })
     }
 
     fn object_bytes(&self, _pool: PoolId) -> Result<u64> {
@@ -563,7 +566,7 @@ async fn step(
             fs.open(gfid, rng.bool(), at(now)).await.expect("open");
         }
         8 => {
-            let found = fs.seek(gfid, offset as u64, SeekTo::Data, at(now)).await.ok();
+            let found = fs.seek(gfid, offset as u64, Sought::Data, at(now)).await.ok();
             let expected = oracle.iter().skip(offset).position(|byte| *byte != 0).map(|at| (at + offset) as u64);
             assert_eq!(found, expected);
         }
@@ -909,8 +912,8 @@ fn who_lost_a_lock_with_the_session_does_not_go_on() {
 
 #[test]
 fn a_sparse_file_takes_what_is_written() {
-    let mounts = mounts(1);
-    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let mounts = mounts(2);
+    let (fs, other, world) = (&mounts[0], &mounts[1], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"small"), PLACED, at(2)).await.expect("write");
@@ -918,10 +921,10 @@ fn a_sparse_file_takes_what_is_written() {
         assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (512, 0), "nobody is asked for a small file");
         fs.write(gfid, 50_000, Bytes::from_static(b"far"), PLACED, at(2)).await.expect("write");
         let attr = fs.getattr(gfid, at(2)).await.expect("getattr");
-        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (8, 1));
-        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (8, 1), "the answer is used again");
-        fs.allocate(gfid, 0, 5, AllocateMode::Punch, at(3)).await.expect("punch");
-        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (3, 2));
+        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (512, 1), "never nothing");
+        assert_eq!((fs.allocated(&attr).await, world.borrow().asked), (512, 2), "the writer asks each time");
+        assert_eq!((other.allocated(&attr).await, world.borrow().asked), (512, 3));
+        assert_eq!((other.allocated(&attr).await, world.borrow().asked), (512, 3), "others use the answer again");
     });
 }
 

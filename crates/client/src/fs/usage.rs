@@ -1,22 +1,22 @@
 //! What a file takes on disk, for `st_blocks`.
 //!
-//! Contract: files of up to one object count as full, without asking anyone; so do files beyond [`OBJECTS_MAX`] objects.
-//! For those between, [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file, and
-//! [`FileSystem::allocated_known`] never does. An answer is an estimate: other mounts may write meanwhile.
+//! Contract: files of up to one object count as full, without asking anyone. For larger ones [`LocalFs::allocated`] asks the
+//! shards, at most once in [`AGE_MAX`] for a file that this mount does not write, and [`FileSystem::allocated_known`] never
+//! does. An answer is an estimate, since other mounts may write meanwhile; it is never 0 for a file with a size, for
+//! archivers take that for a file without data.
 
+use super::table::Inode;
 use super::{Backend, FileSystem, LocalFs, Shared};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
-use protocol::namespace::{Attr, FileKind};
+use protocol::namespace::{Attr, FileKind, LeaseMode};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// Files of more objects count as full: each object costs a message to each of its shards, and this many take tens of
-/// milliseconds. With objects of 64 MiB, 64 GiB.
-const OBJECTS_MAX: u64 = 1024;
 /// How long an answer is used again: as long as the kernel by default keeps attributes.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// How long `stat` waits for shards before it takes the size instead: dead daemons must not make `ls` hang.
@@ -61,11 +61,19 @@ fn full(attr: &Attr) -> u64 {
 /// Do its shards have to be asked?
 fn is_asked_for(attr: &Attr, object_bytes: u64) -> bool {
     let objects = attr.size.div_ceil(object_bytes.max(1));
-    attr.kind == FileKind::Regular && (2..=OBJECTS_MAX).contains(&objects)
+    attr.kind == FileKind::Regular && objects >= 2
 }
 
 fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
-    if is_asked_for(attr, object_bytes) { shared.usage.get(attr.gfid, Instant::now()) } else { Some(full(attr)) }
+    if !is_asked_for(attr, object_bytes) {
+        return Some(full(attr));
+    }
+    // What this mount writes changes from one question to the next.
+    let is_written = |inode: Arc<Inode>| inode.with(|state| state.lease()) == Some(LeaseMode::Write);
+    if shared.table.get(attr.gfid).is_some_and(is_written) {
+        return None;
+    }
+    shared.usage.get(attr.gfid, Instant::now())
 }
 
 impl FileSystem {
@@ -96,7 +104,7 @@ impl<B: Backend> LocalFs<B> {
             Poll::Pending => late.as_mut().poll(cx).map(|()| None),
         });
         // Also a failure is remembered, or each `stat` would wait anew.
-        let bytes = answer.await.unwrap_or_else(|| full(attr));
+        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(BLOCK_BYTES);
         self.shared.usage.known.lock().insert(attr.gfid, (Instant::now(), bytes));
         bytes
     }
@@ -111,8 +119,7 @@ mod tests {
     fn only_files_of_some_objects_are_asked_for() {
         let asked = |size| is_asked_for(&sparse_attr(size), 100);
         assert!(!asked(0) && !asked(100));
-        assert!(asked(101) && asked(100 * OBJECTS_MAX));
-        assert!(!asked(100 * OBJECTS_MAX + 1) && !asked(u64::MAX));
+        assert!(asked(101) && asked(u64::MAX));
         assert!(!is_asked_for(&Attr { kind: FileKind::Directory, ..sparse_attr(1000) }, 100));
         assert_eq!((full(&sparse_attr(1)), full(&sparse_attr(1024))), (512, 1024));
     }

@@ -200,6 +200,13 @@ impl Local {
         self.map.borrow().pg_of(pool, object).ok_or(ClientError::NoPool(pool))
     }
 
+    /// All PGs of a pool.
+    pub fn pg_ids(&self, pool: PoolId) -> Result<Vec<PgId>, ClientError> {
+        let map = self.map.borrow();
+        let found = map.pools.get(&pool).ok_or(ClientError::NoPool(pool))?;
+        Ok((0..found.pg_num).map(|number| PgId { pool, number }).collect())
+    }
+
     /// An error if that session is not the one of now, or has died.
     pub fn check(&self, session: SessionId) -> Result<(), ClientError> {
         let is_alive = self.alive.get() && self.session.get() == session;

@@ -2,6 +2,7 @@
 //!
 //! * `local`: a worker's PGs, connections and bounds. `pg`: a PG's protocol machine and its connections (`osd`).
 //! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
+//! * `whole`: operations over whole files and wide ranges, by the objects that exist.
 //! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes left. `window`, `delay`: what is on
 //!   its way, and what leaves together.
 //!
@@ -20,6 +21,7 @@ mod read;
 mod stat;
 mod tails;
 mod wait;
+mod whole;
 mod window;
 mod write;
 
@@ -29,17 +31,15 @@ use ec_store::layout::Layout;
 use local::Local;
 use pg::PgIo;
 use protocol::shard::Op;
-use protocol::{Gfid, ObjectId, PoolId, SessionId};
+use protocol::{Gfid, ObjectId, PgId, PoolId, SessionId};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 pub(crate) use wait::{join_all, join_both};
+pub use whole::Sought;
 use window::window_bytes;
 use write::ObjectHint;
-
-/// Objects of one file worked on at once by operations over a whole file.
-const OBJECTS_AT_ONCE: usize = 16;
 
 /// A regular file's data: which and where.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,6 +54,14 @@ impl FileRef {
     fn object(self, index: u32) -> ObjectId {
         ObjectId { gfid: self.gfid, index }
     }
+}
+
+/// Objects of one file: they are numbered with 32 bits.
+const OBJECTS_MAX: u64 = 1 << 32;
+
+/// The size of the largest file, in bytes, whose objects have this size.
+pub fn file_bytes_max(object_bytes: u64) -> u64 {
+    object_bytes.saturating_mul(OBJECTS_MAX).min(i64::MAX as u64)
 }
 
 /// What the holder of the write lease knows of the file. It saves reads before partial writes.
@@ -200,88 +208,6 @@ impl LocalIo {
         }
     }
 
-    /// Makes a range read as zeros, and frees whole stripes of it (FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE).
-    /// `hint.size_after` is the file's size, which the range may exceed.
-    ///
-    /// # Errors
-    /// As [`LocalIo::write`].
-    pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> Result<(), ClientError> {
-        let _timed = self.local.times.change.stopwatch();
-        let layout = Layout::new(self.local.profile(file.pool)?);
-        let (size, stripe) = (layout.profile().object_bytes(), layout.profile().stripe_bytes());
-        let end = range.end.min(hint.zero_from);
-        let mut jobs = Vec::new();
-        for piece in layout.objects(range.start..end.max(range.start)) {
-            let base = u64::from(piece.index) * size;
-            let hint = hint.of_object(base, size);
-            let (head, tail) = (piece.range.start.next_multiple_of(stripe), piece.range.end / stripe * stripe);
-            let object = file.object(piece.index);
-            if head < tail {
-                jobs.push((object, hint, head..tail, true));
-            }
-            let edges = [piece.range.start..head.min(piece.range.end), tail.max(head)..piece.range.end];
-            let partial = edges.into_iter().filter(|edge| edge.start < edge.end);
-            jobs.extend(partial.map(|edge| (object, hint, edge, false)));
-        }
-        for batch in jobs.chunks(OBJECTS_AT_ONCE) {
-            let run = |(object, hint, range, whole): (ObjectId, ObjectHint, Range<u64>, bool)| {
-                self.on_owner(file, object, "storage daemons to write to", move |local, pg| async move {
-                    let _permit = local.permit(0).await;
-                    if whole {
-                        return write::mutate(&local, &pg, object, Op::Punch, range, hint.logical_end).await;
-                    }
-                    let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, &pg, object, range.start, zeros, hint, Ending::default()).await
-                })
-            };
-            join_all(batch.iter().cloned().map(run)).await.into_iter().collect::<Result<(), _>>()?;
-        }
-        Ok(())
-    }
-
-    /// Cuts or extends the data to `new_size`; `old_size` is the size before, at least. No write of the file may be
-    /// under way.
-    ///
-    /// # Errors
-    /// As [`LocalIo::write`].
-    pub async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<(), ClientError> {
-        let profile = self.local.profile(file.pool)?;
-        let (size, stripe) = (profile.object_bytes(), profile.stripe_bytes());
-        self.range_of(file, new_size, 0)?;
-        // The rest of the stripe that holds the new end is written with zeros, so that what comes later finds them.
-        let edge = new_size.next_multiple_of(stripe).min(old_size.max(new_size));
-        let hint = WriterHint { zero_from: old_size, size_after: new_size, grant: None };
-        self.punch(file, new_size..edge, hint).await?;
-        let last = (new_size.max(1) - 1) / size;
-        let (cut, base) = (new_size.next_multiple_of(stripe) - last * size, last * size);
-        self.mutate(file, last as u32, Op::Truncate, cut..cut, new_size - base).await?;
-        self.delete_objects(file, last + 1..old_size.div_ceil(size)).await
-    }
-
-    /// Removes all data of a file: objects up to `size_hint` and, with `probe`, further until none is found.
-    ///
-    /// # Errors
-    /// As [`LocalIo::write`].
-    pub async fn delete(&self, file: FileRef, size_hint: u64, probe: bool) -> Result<(), ClientError> {
-        let size = self.local.profile(file.pool)?.object_bytes();
-        let mut next = size_hint.div_ceil(size);
-        self.delete_objects(file, 0..next).await?;
-        while probe && next <= u64::from(u32::MAX) && self.stat(file, next as u32).await?.exists {
-            self.delete_objects(file, next..next + 1).await?;
-            next += 1;
-        }
-        Ok(())
-    }
-
-    async fn delete_objects(&self, file: FileRef, indexes: Range<u64>) -> Result<(), ClientError> {
-        let indexes: Vec<u64> = indexes.collect();
-        for batch in indexes.chunks(OBJECTS_AT_ONCE) {
-            let delete = |index: &u64| self.mutate(file, *index as u32, Op::Delete, 0..0, 0);
-            join_all(batch.iter().map(delete)).await.into_iter().collect::<Result<(), _>>()?;
-        }
-        Ok(())
-    }
-
     async fn mutate(
         &self,
         file: FileRef,
@@ -346,98 +272,11 @@ impl LocalIo {
         join_all((0..self.local.shared.config.workers).map(sync)).await.into_iter().collect()
     }
 
-    /// Where the range holds data, in order, in file bytes, at the granularity of stripes; the rest is hole.
-    ///
-    /// # Errors
-    /// As [`LocalIo::read`].
-    pub async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>, ClientError> {
-        let layout = Layout::new(self.local.profile(file.pool)?);
-        let size = layout.profile().object_bytes();
-        self.range_of(file, range.end, 0)?;
-        let pieces: Vec<_> = layout.objects(range).collect();
-        let mut found = Vec::new();
-        for batch in pieces.chunks(OBJECTS_AT_ONCE) {
-            let ask = |piece: ec_store::layout::ObjectPiece| {
-                let object = file.object(piece.index);
-                self.on_owner(file, object, "storage daemons to read from", move |local, pg| async move {
-                    stat::extents(&local, &pg, object, piece.range).await
-                })
-            };
-            let answers = join_all(batch.iter().cloned().map(ask)).await;
-            for (piece, answer) in batch.iter().zip(answers) {
-                let base = u64::from(piece.index) * size;
-                found.extend(answer?.into_iter().map(|part| part.start + base..part.end + base));
-            }
-        }
-        Ok(stat::merge(found))
-    }
-
-    /// Where the file's data ends, in bytes, found from its fragments (for a file whose writer died). Objects beyond
-    /// `hint` are looked for until 16 in a row are missing.
-    ///
-    /// # Errors
-    /// As [`LocalIo::read`].
-    pub async fn probe_size(&self, file: FileRef, hint: u64) -> Result<u64, ClientError> {
-        let size = self.local.profile(file.pool)?.object_bytes();
-        let start = hint / size;
-        let (mut end, mut from) = (0, start);
-        while from <= u64::from(u32::MAX) {
-            let batch = self.stat_batch(file, from..from + OBJECTS_AT_ONCE as u64).await?;
-            let Some((index, stat)) = batch.into_iter().rev().find(|(_, stat)| stat.exists) else { break };
-            end = index * size + stat.logical_end;
-            from += OBJECTS_AT_ONCE as u64;
-        }
-        let mut below = start;
-        while end == 0 && below > 0 {
-            let from = below.saturating_sub(OBJECTS_AT_ONCE as u64);
-            let batch = self.stat_batch(file, from..below).await?;
-            if let Some((index, stat)) = batch.into_iter().rev().find(|(_, stat)| stat.exists) {
-                end = index * size + stat.logical_end;
-            }
-            below = from;
-        }
-        Ok(end)
-    }
-
-    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`); `size` is the file's size.
-    ///
-    /// # Errors
-    /// As [`LocalIo::read`].
-    pub async fn allocated(&self, file: FileRef, size: u64) -> Result<u64, ClientError> {
-        let objects = size.div_ceil(self.local.profile(file.pool)?.object_bytes());
-        let (mut sum, mut from) = (0, 0);
-        while from < objects {
-            let to = objects.min(from + OBJECTS_AT_ONCE as u64);
-            sum += self.stat_batch(file, from..to).await?.iter().map(|(_, stat)| stat.allocated).sum::<u64>();
-            from = to;
-        }
-        Ok(sum)
-    }
-
-    async fn stat_batch(
-        &self,
-        file: FileRef,
-        indexes: Range<u64>,
-    ) -> Result<Vec<(u64, stat::ObjectStat)>, ClientError> {
-        let end = indexes.end.min(u64::from(u32::MAX) + 1);
-        let indexes = indexes.start..end;
-        let stats = join_all(indexes.clone().map(|index| self.stat(file, index as u32))).await;
-        indexes.zip(stats).map(|(index, stat)| Ok((index, stat?))).collect()
-    }
-
-    async fn stat(&self, file: FileRef, index: u32) -> Result<stat::ObjectStat, ClientError> {
-        let object = file.object(index);
-        self.on_owner(file, object, "storage daemons to read from", move |local, pg| async move {
-            stat::stat(&local, &pg, object).await
-        })
-        .await
-    }
-
     // ---- cutting and handing over
 
     /// The range, if a file can be so large: objects are numbered with 32 bits, and offsets are signed.
     fn range_of(&self, file: FileRef, offset: u64, len: u64) -> Result<Range<u64>, ClientError> {
-        let max = self.local.profile(file.pool)?.object_bytes().saturating_mul(1 << 32).min(i64::MAX as u64);
+        let max = file_bytes_max(self.local.profile(file.pool)?.object_bytes());
         let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(ClientError::TooLarge)?;
         Ok(offset..end)
     }
@@ -475,7 +314,17 @@ impl LocalIo {
         F: FnOnce(Rc<Local>, Rc<PgIo>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, ClientError>> + 'static,
     {
-        let (session, pg) = (self.session, self.local.pg_id(file.pool, object)?);
+        self.on_owner_of(self.local.pg_id(file.pool, object)?, what, operation).await
+    }
+
+    /// Runs an operation on the worker that owns a PG, with that PG as this session has it.
+    async fn on_owner_of<T, F, Fut>(&self, pg: PgId, what: &'static str, operation: F) -> Result<T, ClientError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Local>, Rc<PgIo>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, ClientError>> + 'static,
+    {
+        let session = self.session;
         let owner = pg.number as usize % self.local.shared.config.workers;
         self.on_worker(owner, what, move |local| async move {
             let pg = local.pg_of(session, pg)?;

@@ -8,7 +8,7 @@ use super::pg::PgIo;
 use super::read::{Ask, Failure, Failures, ask, gather};
 use crate::error::ClientError;
 use messenger::Message;
-use protocol::shard::{ExtentsReply, StatReply, Status};
+use protocol::shard::{ExtentsReply, ObjectsReply, StatReply, Status};
 use protocol::{Kind, ObjectId, ShardSet};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -125,6 +125,48 @@ pub(super) async fn extents(
     Ok(merge(clipped.filter(|part| !part.is_empty()).collect()))
 }
 
+/// Which objects of a file the PG holds, from `first` on and below index `end`, ascending.
+pub(super) async fn objects(local: &Rc<Local>, pg: &PgIo, first: ObjectId, end: u64) -> Result<Vec<u32>, ClientError> {
+    let parse = |message: &Message| protocol::decode::<ObjectsReply>("objects", &message.front).ok();
+    let status_of = |message: &Message| {
+        let reply = parse(message).filter(|_| message.kind == Kind::ObjectsReply.to_u16())?;
+        Some((reply.status, None))
+    };
+    let mut found = Vec::new();
+    let mut from = first;
+    loop {
+        let answers = ask_shards(local, pg, Kind::Objects, from, &(0..0), status_of).await?;
+        let replies: Vec<ObjectsReply> = answers.iter().filter_map(parse).collect();
+        let page = page_of(&replies, from.index, end);
+        found.extend(page.indexes);
+        match page.next {
+            Some(index) => from.index = index,
+            None => return Ok(found),
+        }
+    }
+}
+
+/// What the answers of all shards to one question tell together.
+#[derive(PartialEq, Eq, Debug)]
+struct Page {
+    indexes: Vec<u32>,
+    /// Where the next question begins.
+    next: Option<u32>,
+}
+
+fn page_of(replies: &[ObjectsReply], from: u32, end: u64) -> Page {
+    // Beyond the end of a cut answer its shard may hold more: the next question begins there. One that ends before it began
+    // would let us ask for ever.
+    let cuts = replies.iter().filter(|reply| reply.more).filter_map(|reply| reply.indexes.last().copied());
+    let last = cuts.filter(|last| *last >= from).min();
+    let is_told = |index: &u32| *index >= from && u64::from(*index) < end && last.is_none_or(|last| *index <= last);
+    let mut indexes: Vec<u32> = replies.iter().flat_map(|reply| &reply.indexes).copied().filter(is_told).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    let next = last.and_then(|last| last.checked_add(1)).filter(|next| u64::from(*next) < end);
+    Page { indexes, next }
+}
+
 /// Ranges in order, those that touch made one.
 pub(super) fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
@@ -141,6 +183,22 @@ pub(super) fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_ends_where_the_first_cut_answer_does() {
+        let reply = |indexes: &[u32], more| ObjectsReply { status: Status::Ok, indexes: indexes.to_vec(), more };
+        let page = |replies: &[ObjectsReply], from, end| {
+            let page = page_of(replies, from, end);
+            (page.indexes, page.next)
+        };
+        let end = 1 << 32;
+        assert_eq!(page(&[reply(&[1, 5], false), reply(&[5, 9], false)], 0, end), (vec![1, 5, 9], None));
+        assert_eq!(page(&[reply(&[1, 5], true), reply(&[2, 9], false)], 0, end), (vec![1, 2, 5], Some(6)));
+        assert_eq!(page(&[reply(&[1, 5], true)], 0, 6), (vec![1, 5], None), "nothing more is asked for");
+        assert_eq!(page(&[reply(&[u32::MAX], true)], 7, end), (vec![u32::MAX], None));
+        assert_eq!(page(&[reply(&[1, 2], true)], 3, end), (vec![], None), "an answer that does not fit the question");
+        assert_eq!(page(&[reply(&[], true)], 0, end), (vec![], None));
+    }
 
     #[test]
     fn touching_ranges_merge() {

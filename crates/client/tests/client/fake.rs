@@ -9,8 +9,8 @@ use ec_store::codec;
 use messenger::{Connection, ListenConfig, Listener, Message, Runtime, RuntimeConfig, Service, TrafficClass, Worker};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::shard::{
-    AckMessage, AttachRequest, ExtentsReply, MarkRequest, Op, ReadReply, ReadRequest, ShardHead, StatReply, Status,
-    WriteRequest,
+    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, Op, ReadReply, ReadRequest, ShardHead,
+    StatReply, Status, WriteRequest,
 };
 use protocol::{ClusterId, Epoch, Kind, ObjectId, OsdId, PgId, PoolId, Profile, SessionId, ShardIndex, ShardSet};
 use std::collections::{BTreeMap, HashMap};
@@ -429,6 +429,16 @@ impl OsdService {
                 };
                 (Kind::StatReply, bytes_of(&reply), Bytes::new())
             }
+            Kind::Objects => {
+                let (pg, first) = (request.head.pg(), ObjectId::from(request.object));
+                let is_asked_for = |id: &ObjectId| id.gfid == first.gfid && id.index >= first.index;
+                let here = osd.fragments.keys().filter(|(of, id)| *of == pg && is_asked_for(id));
+                let mut all: Vec<u32> = here.map(|(_, id)| id.index).collect();
+                all.sort_unstable();
+                let more = all.len() > 3;
+                let indexes = all.into_iter().take(3).collect();
+                (Kind::ObjectsReply, protocol::encode(&ObjectsReply { status, indexes, more }), Bytes::new())
+            }
             _ => {
                 let (from, to) = (request.offset.get(), request.offset.get() + u64::from(request.length.get()));
                 let whole = |at: &u64| stored[*at as usize..*at as usize + 512].iter().any(|b| *b != 0);
@@ -470,7 +480,7 @@ impl Service for OsdService {
                     self.acknowledge(&world, connection, &request.head, status, 0);
                 }
             }
-            Some(kind @ (Kind::Read | Kind::Stat | Kind::Extents)) => {
+            Some(kind @ (Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects)) => {
                 let delay = world.osds[self.index].faults.delay;
                 let (kind, front, data) = self.read(&mut world, kind, &parse(&message));
                 let (connection, worker) = (connection.clone(), worker.clone());

@@ -4,7 +4,7 @@
 use crate::fake::{Fake, Faults, POOL};
 use bytes::Bytes;
 use client::{
-    Behind, Client, ClientConfig, ClientError, ClientEvent, Ending, FileRef, LocalIo, ReadPolicy, WriterHint,
+    Behind, Client, ClientConfig, ClientError, ClientEvent, Ending, FileRef, LocalIo, ReadPolicy, Sought, WriterHint,
 };
 use protocol::{Gfid, Profile};
 use std::future::Future;
@@ -453,13 +453,71 @@ fn more_than_may_be_kept_is_made_stable_meanwhile() {
     }
     let got = run(&client, |io| async move { io.read(file(2), 0, 24 << 20).await }).expect("read");
     assert!(got.iter().enumerate().all(|(at, byte)| *byte == (at >> 20) as u8));
-    let size = run(&client, |io| async move { io.probe_size(file(2), 0).await }).expect("probed");
+    let size = run(&client, |io| async move { io.probe_size(file(2)).await }).expect("probed");
     assert_eq!(size, 24 << 20);
     let data = run(&client, |io| async move { io.allocated(file(2), 24 << 20).await }).expect("measured");
     assert_eq!(data, 24 << 20);
     run(&client, |io| async move { io.delete(file(2), 3 << 20, true).await }).expect("deleted");
-    let size = run(&client, |io| async move { io.probe_size(file(2), 24 << 20).await }).expect("probed");
+    let size = run(&client, |io| async move { io.probe_size(file(2)).await }).expect("probed");
     assert_eq!(size, 0, "nothing is left");
+}
+
+/// Where the last byte of the largest file of a fake cluster lies.
+const LAST: u64 = (1 << 32) * (1 << 20) - 1;
+
+#[test]
+fn work_on_the_largest_file_follows_what_it_stores() {
+    let fake = Fake::start(Profile::new(2, 1, 512, 1 << 20).expect("a profile"), 4);
+    let client = connect(&fake, |_| {});
+    let end = LAST + 1;
+    // Five objects of one PG and some of others, so that lists come in parts.
+    let places: Vec<u64> = [0, 4, 8, 12, 16, 4001, 70_000, 3 << 30].map(|index| index << 20).into();
+    let write = |at: u64| {
+        let hint = WriterHint { zero_from: u64::MAX, size_after: end, grant: None };
+        let data = Bytes::from(vec![7; 1024]);
+        run(&client, move |io| async move { io.write(file(2), at, data, hint).await }).expect("written");
+    };
+    let seek = |from: u64, sought| run(&client, move |io| async move { io.seek(file(2), from..end, sought).await });
+    let extents = || run(&client, move |io| async move { io.extents(file(2), 0..end).await }).expect("extents");
+    let stored = |places: &[u64]| places.iter().map(|at| *at..*at + 1024).collect::<Vec<_>>();
+    places.iter().for_each(|at| write(*at));
+    write(end - 1024);
+    assert_eq!(extents(), stored(&[&places[..], &[end - 1024]].concat()));
+    assert_eq!(seek((17 << 20) + 1, Sought::Data).expect("found"), Some(4001 << 20));
+    assert_eq!(seek(((3 << 30) << 20) + 1024, Sought::Data).expect("found"), Some(end - 1024));
+    assert_eq!(seek(4001 << 20, Sought::Hole).expect("found"), Some((4001 << 20) + 1024));
+    assert_eq!(seek(end - 1024, Sought::Hole).expect("found"), None);
+    let allocated = run(&client, move |io| async move { io.allocated(file(2), end).await }).expect("measured");
+    // A fragment here has no holes.
+    assert_eq!(allocated, 8 * 1024 + (1 << 20));
+    let probed = || run(&client, |io| async move { io.probe_size(file(2)).await }).expect("probed");
+    assert_eq!(probed(), end);
+
+    let hint = WriterHint { zero_from: u64::MAX, size_after: end, grant: None };
+    run(&client, move |io| async move { io.punch(file(2), 4001 << 20..end, hint).await }).expect("punched");
+    assert_eq!(extents(), stored(&places[..5]));
+    run(&client, move |io| async move { io.truncate(file(2), 8 << 20, end).await }).expect("cut");
+    assert_eq!(extents(), stored(&places[..2]));
+    assert_eq!(probed(), 8 << 20);
+    write(3 << 50);
+    run(&client, |io| async move { io.delete(file(2), 1, true).await }).expect("deleted");
+    assert_eq!((extents(), probed()), (vec![], 0));
+}
+
+#[test]
+fn a_file_cannot_have_more_objects_than_have_numbers() {
+    let fake = Fake::start(Profile::new(2, 1, 512, 1 << 20).expect("a profile"), 4);
+    let client = connect(&fake, |_| {});
+    let hint = WriterHint { zero_from: 0, size_after: 0, grant: None };
+    for beyond in [LAST + 1, 1 << 58, i64::MAX as u64, u64::MAX] {
+        let write = run(&client, move |io| async move { io.write(file(1), beyond, vec![1].into(), hint).await });
+        assert!(matches!(write, Err(ClientError::TooLarge)), "{write:?}");
+        let cut = run(&client, move |io| async move { io.truncate(file(1), beyond.max(LAST + 2), u64::MAX).await });
+        assert!(matches!(cut, Err(ClientError::TooLarge)), "{cut:?}");
+    }
+    // An old store may name such a size.
+    run(&client, |io| async move { io.delete(file(1), u64::MAX, true).await }).expect("deleted");
+    run(&client, move |io| async move { io.punch(file(1), 0..u64::MAX, hint).await }).expect("nothing to punch");
 }
 
 #[test]

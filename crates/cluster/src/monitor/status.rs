@@ -4,11 +4,12 @@ use super::Monitor;
 use super::progress::seconds_left;
 use crate::map::{Osd, SessionState};
 use protocol::monitor::{
-    ClusterStatus, Fullness, Health, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus,
+    ClusterStatus, Fullness, Health, MdsReport, ObjectStore, OsdReport, OsdStatus, PathCut, PgCondition, PoolStatus,
     RecoveryStatus,
 };
 use protocol::{OsdId, PgId, ShardSet};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What is to be said of an OSD's space.
 fn of_fullness(report: &OsdReport) -> Option<String> {
@@ -25,6 +26,22 @@ fn of_fullness(report: &OsdReport) -> Option<String> {
     };
     let (percent, mib) = (report.used_percent, report.free_bytes >> 20);
     Some(format!("{what}{waiting}: {percent}% of its disk is used, it takes {mib} MiB more"))
+}
+
+/// Reports of the metadata service count for so long: it repeats them every 5 s while something is stuck.
+const MDS_REPORT_AGE_MAX: Duration = Duration::from_secs(20);
+/// Characters of a reason that another process gives.
+const REASON_CHARS_MAX: usize = 200;
+
+/// What is to be said of work that the metadata service cannot go on with.
+fn of_stuck(report: &MdsReport) -> Option<String> {
+    let MdsReport { removals_stuck, sizes_stuck, stuck_secs, why } = report;
+    let removals = (*removals_stuck > 0).then(|| format!("the data of {removals_stuck} removed files is not deleted"));
+    let sizes = (*sizes_stuck > 0).then(|| format!("the size of {sizes_stuck} files of dead clients is not known"));
+    let what: Vec<String> = removals.into_iter().chain(sizes).collect();
+    let why: String = why.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect();
+    let what = what.join(", ");
+    (!what.is_empty()).then(|| format!("metadata service: {what}, for {stuck_secs} s, and tried again: {why}"))
 }
 
 impl Monitor {
@@ -123,6 +140,9 @@ impl Monitor {
             let what = "objects have shards that do not match: `trefoil scrub list` names them";
             found.push((Health::Degraded, format!("{open} {what}")));
         }
+        let is_fresh = |at: Duration| self.live.last_tick <= at + MDS_REPORT_AGE_MAX;
+        let of_mds = self.live.mds.as_ref().filter(|(at, _)| is_fresh(*at)).and_then(|(_, report)| of_stuck(report));
+        found.extend(of_mds.map(|message| (Health::Degraded, message)));
         let dead = self.state.dead_sessions().count();
         if dead > 0 {
             found.push((Health::Ok, format!("the last writes of {dead} dead clients are being decided")));

@@ -25,6 +25,7 @@ mod backlog;
 mod comparing;
 mod format;
 mod listing;
+mod objects;
 mod pace;
 mod reading;
 pub mod recovery;
@@ -504,7 +505,7 @@ impl<O: Outlet> Core<O> {
 
     // ---- messages
 
-    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents or Recovery.
+    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects or Recovery.
     ///
     /// # Errors
     /// [`Malformed`], also for other kinds.
@@ -516,6 +517,7 @@ impl<O: Outlet> Core<O> {
             Some(Kind::Attach) => self.on_attach(outlet, &message),
             Some(Kind::Stat) => self.on_stat(outlet, &message),
             Some(Kind::Extents) => self.on_extents(outlet, &message),
+            Some(Kind::Objects) => self.on_objects(outlet, &message),
             Some(Kind::Recovery) => self.on_recovery(outlet, &message),
             _ => Err(Malformed(message.kind)),
         }

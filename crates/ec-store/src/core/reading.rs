@@ -544,7 +544,7 @@ pub fn zeros(length: usize) -> Bytes {
     ZEROS.get(..length).map_or_else(|| Bytes::from(vec![0; length]), Bytes::from_static)
 }
 
-fn answer(kind: Kind, front: Bytes, data: Bytes) -> Message {
+pub(super) fn answer(kind: Kind, front: Bytes, data: Bytes) -> Message {
     Message::new(TrafficClass::Client, kind.to_u16(), front, data)
 }
 

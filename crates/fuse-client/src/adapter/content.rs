@@ -3,7 +3,7 @@
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller};
-use client::fs::{CreateMode, SeekTo, SyncKind, WriteMode};
+use client::fs::{CreateMode, Sought, SyncKind, WriteMode};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -181,8 +181,8 @@ impl Adapter {
 
     pub(super) fn do_lseek(&self, req: &Request, file: Gfid, offset: i64, whence: i32, reply: ReplyLseek) {
         let to = match whence {
-            libc::SEEK_DATA => SeekTo::Data,
-            libc::SEEK_HOLE => SeekTo::Hole,
+            libc::SEEK_DATA => Sought::Data,
+            libc::SEEK_HOLE => Sought::Hole,
             // The kernel does the others itself.
             _ => return reply.error(Errno::EINVAL),
         };

@@ -36,6 +36,11 @@ pub struct SizeRecovery {
     pub size: u64,
 }
 
+/// The first file behind this one, if it is given.
+fn behind(after: Option<Gfid>) -> Gfid {
+    after.map_or(Gfid::new(0), |gfid| Gfid::new(gfid.get().saturating_add(1)))
+}
+
 impl<S: Store> Namespace<S> {
     pub(super) fn unlink(&mut self, ctx: &Context<'_>, parent: Gfid, name: &[u8]) -> OpResult<Reply> {
         check_name(name)?;
@@ -136,16 +141,16 @@ impl<S: Store> Namespace<S> {
         self.counters.purges
     }
 
-    /// The first `limit` files of the purge queue. They stay in it until [`Namespace::purged`]. The records of those that
+    /// The first `limit` files of the purge queue, behind `after` if it is given. They stay in it until [`Namespace::purged`]. The records of those that
     /// left it are passed over once, here, and not for each of them.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn purge_next(&mut self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+    pub fn purge_next(&mut self, after: Option<Gfid>, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
         if self.counters.purges == 0 || limit == 0 {
             return Ok(Vec::new());
         }
-        let from = keys::of_gfid(keys::PURGE, self.counters.purge_from);
+        let from = keys::of_gfid(keys::PURGE, self.counters.purge_from.max(behind(after)));
         let mut found = Vec::new();
         self.overlay.scan(&[keys::PURGE], &from, &mut |key, value| {
             found.push(decode::<Purge>(key, value).and_then(|purge| {
@@ -155,7 +160,7 @@ impl<S: Store> Namespace<S> {
             if found.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let found: Vec<PurgeEntry> = found.into_iter().collect::<Result<_, _>>()?;
-        if let Some(first) = found.first() {
+        if let Some(first) = found.first().filter(|_| after.is_none()) {
             self.counters.purge_from = first.gfid;
         }
         Ok(found)
@@ -202,18 +207,19 @@ impl<S: Store> Namespace<S> {
         Ok(true)
     }
 
-    /// Files whose size is to be recovered.
+    /// Files whose size is to be recovered, behind `after` if it is given.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn size_recovery_next(&self, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
+    pub fn size_recovery_next(&self, after: Option<Gfid>, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
         let mut files = Vec::new();
         if self.counters.unsized_files == 0 || limit == 0 {
             return Ok(files);
         }
         let prefix = [keys::UNSIZED];
+        let from = keys::of_gfid(keys::UNSIZED, behind(after));
         let mut gfids = Vec::new();
-        self.overlay.scan(&prefix, &prefix, &mut |key, _| {
+        self.overlay.scan(&prefix, &from, &mut |key, _| {
             gfids.extend(keys::gfid_of(key));
             if gfids.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

@@ -222,7 +222,8 @@ impl Pair {
                 prop_assert_eq!(entries, self.oracle.listing(*gfid));
             }
         }
-        let purges: BTreeSet<Gfid> = ns.purge_next(usize::MAX).expect("store works").iter().map(|p| p.gfid).collect();
+        let purges: BTreeSet<Gfid> =
+            ns.purge_next(None, usize::MAX).expect("store works").iter().map(|p| p.gfid).collect();
         prop_assert_eq!(&purges, &self.oracle.purged);
         Ok(())
     }

@@ -165,7 +165,7 @@ impl<S: Store> Service<S> {
             sessions.entry(session).or_default();
             leases.restore_writer(gfid, session, token);
         }
-        for file in namespace.size_recovery_next(usize::MAX)? {
+        for file in namespace.size_recovery_next(None, usize::MAX)? {
             leases.recover(file.gfid, config.recovery_wait);
         }
         let durable = namespace.last_commit();
@@ -366,8 +366,8 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the store fails.
-    pub fn purge_next(&mut self, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
-        self.namespace.purge_next(limit)
+    pub fn purge_next(&mut self, after: Option<Gfid>, limit: usize) -> Result<Vec<PurgeEntry>, StoreError> {
+        self.namespace.purge_next(after, limit)
     }
 
     /// The objects of the file are deleted.
@@ -382,8 +382,8 @@ impl<S: Store> Service<S> {
     ///
     /// # Errors
     /// When the store fails.
-    pub fn size_recovery_next(&self, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
-        self.namespace.size_recovery_next(limit)
+    pub fn size_recovery_next(&self, after: Option<Gfid>, limit: usize) -> Result<Vec<SizeRecovery>, StoreError> {
+        self.namespace.size_recovery_next(after, limit)
     }
 
     /// The data of the file reaches to `end` bytes: requests that waited for it go on. Without effect when a new writer

@@ -127,7 +127,7 @@ impl Rig {
     }
 
     fn purges(&mut self) -> Vec<PurgeEntry> {
-        self.service.purge_next(100).expect("store works")
+        self.service.purge_next(None, 100).expect("store works")
     }
 
     fn check(&self) {
@@ -440,12 +440,12 @@ fn dead_writers_file_waits_for_resolution_and_size() {
     assert_eq!(rig.send_as(A, 90, lookup("f")), [Event::Reply { token: rig.token, reply: Reply::Fenced }]);
     rig.token -= 1;
     assert_eq!(rig.sessions(&[B], &[]), []);
-    let recovery = rig.service.size_recovery_next(10).expect("store works");
+    let recovery = rig.service.size_recovery_next(None, 10).expect("store works");
     assert_eq!(recovery, [SizeRecovery { gfid, pool: POOL, size: 0 }]);
     rig.service.size_recovered(Duration::ZERO, gfid, 4096, wall(6)).expect("store works");
     let events = rig.turn();
     assert!(matches!(rig.answer(&events), Reply::Opened { attr, .. } if attr.size == 4096));
-    assert_eq!(rig.service.size_recovery_next(10).expect("store works"), []);
+    assert_eq!(rig.service.size_recovery_next(None, 10).expect("store works"), []);
     rig.check();
 }
 

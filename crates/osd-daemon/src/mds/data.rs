@@ -3,28 +3,31 @@
 //! Contract: what is done here survives nothing by itself. An entry leaves the owner's queue only when the data worker has
 //! succeeded, so everything may be done twice: both operations must bear that. Failures are tried again after a pause.
 
+mod backlog;
+
 use super::inbox::{Event, Inbox};
-use messenger::Worker;
+use super::link;
+use backlog::{Backlog, Job};
 use messenger::sync::oneshot;
+use messenger::{Connection, Worker};
 use metadata::{PurgeEntry, SizeRecovery};
-use protocol::Gfid;
+use protocol::monitor::MdsReport;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Files being worked on at a time, of each kind.
-const FILES_MAX: usize = 64;
-/// Files to purge asked for at a time. Before it answers, the owner syncs its store, and while it does so every other
+/// Files being worked on at a time, of each kind. More than [`backlog::RETRIES_MAX`].
+const LANES_MAX: usize = 64;
+/// Files asked for at a time. Before it answers for purges, the owner syncs its store, and while it does so every other
 /// change waits: one answer must be enough for a round, also where files are removed faster than their objects.
-const PURGES_ASKED_MAX: usize = 4096;
+const ASKED_MAX: usize = 4096;
 /// Pause between two rounds of questions to the owner.
 const ROUND: Duration = Duration::from_millis(200);
-/// Pause of one file after a failure: most are PGs that wait for an OSD.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often the monitor is told what is stuck, while something is.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// Why the data worker did not succeed; it will be asked again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,86 +48,115 @@ pub trait DataWorker {
     fn probe_size(&self, file: SizeRecovery) -> DataFuture<u64>;
 }
 
-/// Files that are being worked on.
-type Busy = Rc<RefCell<HashSet<Gfid>>>;
+/// One kind of work.
+struct Work<E> {
+    backlog: RefCell<Backlog<E>>,
+    /// Tasks that work on it.
+    lanes: Cell<usize>,
+    /// Begins a piece of work, and gives what the owner is to be told of its success.
+    begin: Box<dyn Fn(E) -> DataFuture<Event>>,
+}
 
-/// Keeps the data worker busy until the end.
-pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, data: Rc<dyn DataWorker>) {
-    let sizing = Busy::default();
-    let purges = Rc::new(Purges::default());
+/// Keeps the data worker busy until the end. What is stuck is told to the monitor.
+pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, monitor: Connection, data: Rc<dyn DataWorker>) {
+    let for_sizes = Rc::clone(&data);
+    let sizes = Work::new(
+        |file: &SizeRecovery| file.gfid,
+        move |file| {
+            let probe = for_sizes.probe_size(file);
+            Box::pin(async move { probe.await.map(|end| Event::SizeRecovered { gfid: file.gfid, end }) })
+        },
+    );
+    let purges = Work::new(
+        |file: &PurgeEntry| file.gfid,
+        move |file| {
+            let delete = data.delete_objects(file);
+            Box::pin(async move { delete.await.map(|()| Event::Purged(file.gfid)) })
+        },
+    );
+    worker.spawn(tell_stuck(worker.clone(), Arc::clone(&inbox), monitor, Rc::clone(&sizes), Rc::clone(&purges)));
     while !inbox.is_stopped() {
-        let free = FILES_MAX - sizing.borrow().len();
-        let (answer, sizes) = oneshot();
-        inbox.push(Event::NextSizes { limit: FILES_MAX, answer });
-        let sizes = sizes.await.unwrap_or_default();
-        for file in sizes.into_iter().filter(|file| !sizing.borrow().contains(&file.gfid)).take(free) {
-            sizing.borrow_mut().insert(file.gfid);
-            let done = (worker.clone(), Arc::clone(&inbox), Rc::clone(&sizing));
-            worker.spawn(finish(data.probe_size(file), file.gfid, done, move |end| Event::SizeRecovered {
-                gfid: file.gfid,
-                end,
-            }));
-        }
-        if purges.waiting.borrow().is_empty() {
+        let asked = sizes.backlog.borrow().wants();
+        if let Some(after) = asked {
             let (answer, next) = oneshot();
-            inbox.push(Event::NextPurges { limit: PURGES_ASKED_MAX, answer });
-            purges.add(next.await.unwrap_or_default());
-            for _ in 0..purges.lanes_wanted() {
-                worker.spawn(purge(worker.clone(), Arc::clone(&inbox), Rc::clone(&data), Rc::clone(&purges)));
-            }
+            inbox.push(Event::NextSizes { after, limit: ASKED_MAX, answer });
+            let named = next.await.unwrap_or_default();
+            sizes.backlog.borrow_mut().add(named, ASKED_MAX);
         }
+        let asked = purges.backlog.borrow().wants();
+        if let Some(after) = asked {
+            let (answer, next) = oneshot();
+            inbox.push(Event::NextPurges { after, limit: ASKED_MAX, answer });
+            let named = next.await.unwrap_or_default();
+            purges.backlog.borrow_mut().add(named, ASKED_MAX);
+        }
+        sizes.start_lanes(&worker, &inbox);
+        purges.start_lanes(&worker, &inbox);
         worker.sleep(ROUND).await;
     }
 }
 
-/// Files to purge that the owner has named.
-#[derive(Default)]
-struct Purges {
-    /// Those that nobody works on yet.
-    waiting: RefCell<VecDeque<PurgeEntry>>,
-    /// All: the owner names a file again as long as its objects are not deleted.
-    known: Busy,
-    /// Tasks that work on them.
-    lanes: Cell<usize>,
-}
-
-impl Purges {
-    fn add(&self, entries: Vec<PurgeEntry>) {
-        let mut known = self.known.borrow_mut();
-        self.waiting.borrow_mut().extend(entries.into_iter().filter(|entry| known.insert(entry.gfid)));
+impl<E: Copy + 'static> Work<E> {
+    fn new(gfid_of: fn(&E) -> protocol::Gfid, begin: impl Fn(E) -> DataFuture<Event> + 'static) -> Rc<Self> {
+        let backlog = RefCell::new(Backlog::new(gfid_of));
+        Rc::new(Self { backlog, lanes: Cell::new(0), begin: Box::new(begin) })
     }
 
-    /// How many tasks are to begin; they count as begun.
-    fn lanes_wanted(&self) -> usize {
-        let wanted = self.waiting.borrow().len().min(FILES_MAX - self.lanes.get());
+    /// Starts as many tasks as there is work for.
+    fn start_lanes(self: &Rc<Self>, worker: &Worker, inbox: &Arc<Inbox>) {
+        let wanted = self.backlog.borrow().ready(Instant::now()).min(LANES_MAX - self.lanes.get());
         self.lanes.set(self.lanes.get() + wanted);
-        wanted
-    }
-}
-
-/// Purges one file after the other until none waits.
-async fn purge(worker: Worker, inbox: Arc<Inbox>, data: Rc<dyn DataWorker>, purges: Rc<Purges>) {
-    loop {
-        let Some(entry) = purges.waiting.borrow_mut().pop_front().filter(|_| !inbox.is_stopped()) else { break };
-        let done = (worker.clone(), Arc::clone(&inbox), Rc::clone(&purges.known));
-        finish(data.delete_objects(entry), entry.gfid, done, move |()| Event::Purged(entry.gfid)).await;
-    }
-    purges.lanes.set(purges.lanes.get() - 1);
-}
-
-/// Waits for one piece of work and tells the owner of its success.
-async fn finish<T>(
-    work: DataFuture<T>,
-    gfid: Gfid,
-    (worker, inbox, busy): (Worker, Arc<Inbox>, Busy),
-    event: impl FnOnce(T) -> Event,
-) {
-    match work.await {
-        Ok(value) => inbox.push(event(value)),
-        Err(error) => {
-            tracing::warn!(%gfid, %error, "work on file data failed, will be tried again");
-            worker.sleep(RETRY_AFTER).await;
+        for _ in 0..wanted {
+            worker.spawn(Rc::clone(self).lane(Arc::clone(inbox)));
         }
     }
-    busy.borrow_mut().remove(&gfid);
+
+    /// Works on one file after the other until none waits.
+    async fn lane(self: Rc<Self>, inbox: Arc<Inbox>) {
+        while !inbox.is_stopped() {
+            let job = self.backlog.borrow_mut().next(Instant::now());
+            let Some(job) = job else { break };
+            self.carry_out(&inbox, job).await;
+        }
+        self.lanes.set(self.lanes.get() - 1);
+    }
+
+    async fn carry_out(&self, inbox: &Inbox, job: Job<E>) {
+        match (self.begin)(job.entry).await {
+            Ok(event) => {
+                inbox.push(event);
+                self.backlog.borrow_mut().done(&job);
+            }
+            Err(error) => {
+                if self.backlog.borrow_mut().failed(job, Instant::now(), error.to_string()) {
+                    tracing::warn!(%error, "work on a file's data failed, will be tried again");
+                }
+            }
+        }
+    }
+}
+
+/// Tells the monitor what is stuck, and once that nothing is any more.
+async fn tell_stuck(
+    worker: Worker,
+    inbox: Arc<Inbox>,
+    monitor: Connection,
+    sizes: Rc<Work<SizeRecovery>>,
+    purges: Rc<Work<PurgeEntry>>,
+) {
+    let mut has_told = false;
+    while !inbox.is_stopped() {
+        let report = {
+            let (sizes, purges, now) = (sizes.backlog.borrow(), purges.backlog.borrow(), Instant::now());
+            let ((sizes_stuck, of_sizes), (removals_stuck, of_purges)) = (sizes.stuck(now), purges.stuck(now));
+            let oldest = [of_sizes, of_purges].into_iter().flatten().max_by_key(|(age, _)| *age);
+            let (age, why) = oldest.unwrap_or_default();
+            MdsReport { removals_stuck, sizes_stuck, stuck_secs: age.as_secs(), why: why.to_owned() }
+        };
+        let is_stuck = report.removals_stuck + report.sizes_stuck > 0;
+        if is_stuck || has_told {
+            has_told = link::report(&monitor, report).await.is_err() || is_stuck;
+        }
+        worker.sleep(REPORT_EVERY).await;
+    }
 }

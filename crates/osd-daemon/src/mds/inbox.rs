@@ -23,10 +23,10 @@ pub(super) enum Event {
     Map(Box<ClusterMap>),
     /// What was committed before the sync began is on disk, or not; how long that took if it was little.
     Synced { persister: Box<dyn Persist>, result: Result<(), StoreError>, took: Option<Duration> },
-    /// The data worker asks for files to purge.
-    NextPurges { limit: usize, answer: Sender<Vec<PurgeEntry>> },
+    /// The data worker asks for files to purge, behind this one.
+    NextPurges { after: Option<Gfid>, limit: usize, answer: Sender<Vec<PurgeEntry>> },
     /// The data worker asks for files whose size is to be recovered.
-    NextSizes { limit: usize, answer: Sender<Vec<SizeRecovery>> },
+    NextSizes { after: Option<Gfid>, limit: usize, answer: Sender<Vec<SizeRecovery>> },
     /// A file's objects are deleted.
     Purged(Gfid),
     /// A file's data ends here.

@@ -8,7 +8,7 @@ use super::inbox::{Event, Inbox};
 use cluster::ClusterMap;
 use messenger::{ConnectConfig, Connection, Handle, Message, Service, StateEvent, TrafficClass, Worker};
 use protocol::Kind;
-use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
+use protocol::monitor::{MapUpdate, MdsReport, MonitorReply, MonitorRequest};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -81,6 +81,17 @@ async fn hello(worker: Worker, connection: Connection, inbox: Arc<Inbox>, addr: 
         }
     }
     tracing::info!(%addr, "announced to the monitor");
+}
+
+/// Tells the monitor what the service cannot go on with.
+///
+/// # Errors
+/// When it does not take it: it is not there, or not yet.
+pub(super) async fn report(connection: &Connection, report: MdsReport) -> Result<(), String> {
+    match ask(connection, &MonitorRequest::MdsReport(report)).await? {
+        MonitorReply::Done(_) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
 }
 
 async fn ask(connection: &Connection, request: &MonitorRequest) -> Result<MonitorReply, String> {

@@ -21,7 +21,7 @@ pub use data::{DataError, DataFuture, DataWorker};
 use crate::admin::{LiveConfig, LiveStart};
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
-use messenger::{Handle, ListenConfig, ListenError, Listener, Worker};
+use messenger::{Connection, Handle, ListenConfig, ListenError, Listener, Worker};
 use metadata::{EmbeddedStore, ServiceConfig, StoreConfig, StoreError};
 use owner::Owner;
 use protocol::ClusterId;
@@ -125,6 +125,7 @@ pub struct MdsHandle {
     handle: Handle,
     worker: usize,
     inbox: Arc<Inbox>,
+    monitor: Connection,
     running: Arc<AtomicBool>,
     listener: Option<Listener>,
     done: Option<Receiver<()>>,
@@ -147,10 +148,10 @@ impl MdsHandle {
     where
         F: FnOnce(&Worker) -> Rc<dyn DataWorker> + Send + 'static,
     {
-        let inbox = Arc::clone(&self.inbox);
+        let (inbox, monitor) = (Arc::clone(&self.inbox), self.monitor.clone());
         self.handle.spawn_on(self.worker, move |worker| {
             let data = make(&worker);
-            data::run(worker, inbox, data)
+            data::run(worker, inbox, monitor, data)
         });
     }
 
@@ -208,6 +209,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     let monitor = link::connect(handle, &config, config.advertise.unwrap_or(addr), Arc::clone(&inbox));
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));
+    let to_monitor = monitor.clone();
     let (for_owner, still_running, on) = (Arc::clone(&inbox), Arc::clone(&running), config.worker);
     handle.spawn_on(on, move |worker| async move {
         worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
@@ -222,7 +224,16 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     });
     tracing::info!(%addr, dir, "metadata service listens");
     let handle = handle.clone();
-    Ok(MdsHandle { addr, handle, worker: on, inbox, running, listener: Some(listener), done: Some(done) })
+    Ok(MdsHandle {
+        addr,
+        handle,
+        worker: on,
+        inbox,
+        monitor: to_monitor,
+        running,
+        listener: Some(listener),
+        done: Some(done),
+    })
 }
 
 /// The time of day.

@@ -158,9 +158,9 @@ impl Owner {
                 self.synced(persister, result, took)?;
                 self.maybe_sync(now)
             }
-            Event::NextPurges { limit, answer } => {
+            Event::NextPurges { after, limit, answer } => {
                 self.finish_turn()?; // a file is handed out only when its removal is committed
-                let entries = self.service.purge_next(limit)?;
+                let entries = self.service.purge_next(after, limit)?;
                 if entries.is_empty() {
                     drop(answer.send(entries));
                 } else {
@@ -169,8 +169,8 @@ impl Owner {
                 }
                 Ok(())
             }
-            Event::NextSizes { limit, answer } => {
-                drop(answer.send(self.service.size_recovery_next(limit)?));
+            Event::NextSizes { after, limit, answer } => {
+                drop(answer.send(self.service.size_recovery_next(after, limit)?));
                 Ok(())
             }
             Event::Purged(gfid) => self.service.purged(gfid),

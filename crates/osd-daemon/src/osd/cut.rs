@@ -9,8 +9,8 @@ use messenger::{Connection, Message, TrafficClass};
 use protocol::Kind;
 use protocol::recovery::RecoveryReply;
 use protocol::shard::{
-    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ReadReply, ReadRequest, ShardHead, StatReply, Status,
-    WriteRequest,
+    AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, ReadReply, ReadRequest, ShardHead, StatReply,
+    Status, WriteRequest,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -47,6 +47,11 @@ pub(super) fn answer(connection: &Connection, message: &Message) -> Option<()> {
             question(message)?;
             let reply = ExtentsReply { status: Status::Ok, data: Vec::new(), more: false };
             connection.reply(message, Kind::ExtentsReply.to_u16(), protocol::encode(&reply), Bytes::new());
+        }
+        Kind::Objects => {
+            question(message)?;
+            let reply = ObjectsReply { status: Status::Ok, indexes: Vec::new(), more: false };
+            connection.reply(message, Kind::ObjectsReply.to_u16(), protocol::encode(&reply), Bytes::new());
         }
         Kind::Recovery => {
             let reply = protocol::encode(&RecoveryReply::Refused(Status::NotActive));

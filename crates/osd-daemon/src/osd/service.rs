@@ -43,7 +43,7 @@ impl Service for Dispatch {
             return answered.unwrap_or_else(|| refuse(&self.shared, connection, message.kind, "malformed"));
         }
         let pg = match Kind::from_u16(message.kind) {
-            Some(Kind::Attach | Kind::Write | Kind::Mark | Kind::Read | Kind::Stat | Kind::Extents) => {
+            Some(Kind::Attach | Kind::Write | Kind::Mark | Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects) => {
                 ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg())
             }
             Some(Kind::Recovery) if message.is_request() => {

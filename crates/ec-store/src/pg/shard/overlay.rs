@@ -34,6 +34,11 @@ impl Outcome {
         }
     }
 
+    /// Existence, if a record says something of it.
+    pub fn existence(&self) -> Option<bool> {
+        self.exists
+    }
+
     /// Existence and end of user data, given those of the fragment file.
     pub fn over(&self, exists: bool, logical_end: u64) -> (bool, u64) {
         (self.exists.unwrap_or(exists), self.set.unwrap_or(logical_end).max(self.least))

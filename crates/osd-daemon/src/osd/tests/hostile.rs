@@ -44,7 +44,7 @@ fn writes(head: ShardHead) -> Vec<Message> {
 
 fn reads(head: ShardHead) -> Vec<Message> {
     let mut all = Vec::new();
-    for kind in [Kind::Read, Kind::Stat, Kind::Extents] {
+    for kind in [Kind::Read, Kind::Stat, Kind::Extents, Kind::Objects] {
         for offset in EXTREMES {
             for length in [0u32, 1, 512, 1 << 20] {
                 let (offset, length) = (offset.into(), length.into());
