@@ -5,6 +5,7 @@
 use crate::error::ClientError;
 use messenger::buffer::PoolConfig;
 use messenger::{HistoryMode, RuntimeConfig};
+use protocol::ClusterId;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -57,6 +58,8 @@ impl FromStr for ReadPolicy {
 pub struct ClientConfig {
     /// Where the monitor listens, `host:port`.
     pub monitor: String,
+    /// The cluster that it must be; zero takes any. Default zero.
+    pub cluster: ClusterId,
     /// For the operator's list of clients: program, machine, mount point.
     pub name: String,
     /// Worker threads. Default: 1 below 8 CPUs, else a quarter of them, at most 8: a 4 KiB operation costs a worker
@@ -95,6 +98,7 @@ impl ClientConfig {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             monitor: monitor.into(),
+            cluster: ClusterId::default(),
             name: name.into(),
             workers: if cpus < 8 { 1 } else { (cpus / 4).min(8) },
             timeout: Duration::from_secs(30),

@@ -26,6 +26,9 @@ pub enum ClientError {
     /// The session was declared dead: its leases are gone, and writes not yet synced may be lost.
     #[error("{0} was declared dead by the cluster: its unsynced writes may be lost")]
     Fenced(SessionId),
+    /// Another cluster answers where this one's monitor was: nothing of this one can be reached any more.
+    #[error("the cluster of this session is gone: another one answers at its address; unmount and mount again")]
+    ClusterGone,
     /// Daemons that the operation needs did not answer within `timeout`.
     #[error("timed out waiting for {0}")]
     TimedOut(&'static str),
@@ -65,10 +68,12 @@ impl ClientError {
         const EINVAL: i32 = 22;
         const EFBIG: i32 = 27;
         const ENOSPC: i32 = 28;
+        const ESTALE: i32 = 116;
         match self {
             ClientError::Posix(errno) => *errno,
             ClientError::NoSpace(_) => ENOSPC,
             ClientError::TooLarge => EFBIG,
+            ClientError::ClusterGone => ESTALE,
             ClientError::Config(_) => EINVAL,
             _ => EIO,
         }

@@ -14,7 +14,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use protocol::ClusterId;
 
 use crate::connection::{Connection, USER_FLAGS};
 use crate::frame::{CodecError, Frame, FrameCodec, FrameError, RESERVED_KINDS};

@@ -16,6 +16,7 @@
 //! Authentication: the hello carries a method, and only [`AUTH_NONE`] is accepted. Whoever reaches the port is trusted,
 //! so ports belong on a private network.
 
+use crate::late_cluster::LateCluster;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use protocol::{ClusterId, PROTOCOL_VERSION};
 use serde::{Deserialize, Serialize};
@@ -207,11 +208,8 @@ pub fn decode<T: for<'a> Deserialize<'a>>(src: &mut BytesMut) -> Result<Option<T
 ///
 /// # Errors
 /// The refusal, as this side sees it; [`refusal_bytes`] turns it round for the peer.
-pub fn check_hello(hello: &Hello, ours: ClusterId) -> Result<(), Refusal> {
-    let zero = ClusterId::default();
-    if hello.cluster != zero && ours != zero && hello.cluster != ours {
-        return Err(Refusal::Cluster { theirs: hello.cluster, ours });
-    }
+pub fn check_hello(hello: &Hello, ours: &LateCluster) -> Result<(), Refusal> {
+    ours.check(hello.cluster)?;
     if hello.auth_method != AUTH_NONE {
         return Err(Refusal::Auth(hello.auth_method));
     }
@@ -265,13 +263,13 @@ mod tests {
     #[test]
     fn clusters_must_match_unless_unknown() {
         let mut hello = hello();
-        assert!(check_hello(&hello, ClusterId::new(7)).is_ok());
-        assert!(check_hello(&hello, ClusterId::default()).is_ok());
-        assert!(matches!(check_hello(&hello, ClusterId::new(8)), Err(Refusal::Cluster { .. })));
+        assert!(check_hello(&hello, &ClusterId::new(7).into()).is_ok());
+        assert!(check_hello(&hello, &ClusterId::default().into()).is_ok());
+        assert!(matches!(check_hello(&hello, &ClusterId::new(8).into()), Err(Refusal::Cluster { .. })));
         hello.cluster = ClusterId::default();
-        assert!(check_hello(&hello, ClusterId::new(8)).is_ok());
+        assert!(check_hello(&hello, &ClusterId::new(8).into()).is_ok());
         hello.auth_method = 1;
-        assert_eq!(check_hello(&hello, ClusterId::new(8)), Err(Refusal::Auth(1)));
+        assert_eq!(check_hello(&hello, &ClusterId::new(8).into()), Err(Refusal::Auth(1)));
     }
 
     proptest! {

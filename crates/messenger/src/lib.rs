@@ -55,6 +55,7 @@ pub mod handshake;
 pub mod histogram;
 mod history;
 pub mod http;
+mod late_cluster;
 #[expect(unsafe_code, reason = "memory that is shared with other processes")]
 mod lending;
 mod listener;
@@ -94,6 +95,7 @@ pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
 pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
 pub use handshake::Refusal;
 pub use history::{History, HistoryEnd, HistoryEntry, HistoryMode, HistoryReport, Recording, UnknownHistoryMode};
+pub use late_cluster::LateCluster;
 pub use listener::Listener;
 pub use operation::{Began, Layer, Operation, OperationStats, OperationTable, Stopwatch};
 pub use placement::threads::{Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig};

@@ -451,7 +451,7 @@ impl Greeting {
 
     /// The handshake is complete: the socket moves to the workers that serve it.
     fn welcome(&mut self, worker: &Worker, hello: Hello) -> Next {
-        if let Err(refusal) = handshake::check_hello(&hello, self.listening.config.cluster) {
+        if let Err(refusal) = handshake::check_hello(&hello, &self.listening.config.cluster) {
             return self.refuse(worker, refusal);
         }
         if worker.is_shutting_down() {

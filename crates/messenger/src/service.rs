@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::connection::Connection;
 use crate::frame::{FrameError, FrameLimits, Message};
 use crate::handshake::Refusal;
+use crate::late_cluster::LateCluster;
 use crate::listener::GREETINGS_MAX;
 use crate::worker::Worker;
 
@@ -239,8 +240,8 @@ impl Default for SessionConfig {
 pub struct ListenConfig {
     /// Address to listen on; port 0 takes a free one.
     pub addr: SocketAddr,
-    /// The cluster this side belongs to; zero takes clients of any.
-    pub cluster: ClusterId,
+    /// The cluster this side belongs to.
+    pub cluster: LateCluster,
     /// How connections are mapped to workers, at first; see [`crate::Listener::set_placement`].
     pub placement: PlacementConfig,
     /// Name of this side, for the peer's logs.
@@ -262,10 +263,10 @@ pub struct ListenConfig {
 
 impl ListenConfig {
     /// Default settings: core-affine, accepting on worker 0.
-    pub fn new(addr: SocketAddr, cluster: ClusterId, name: impl Into<String>) -> ListenConfig {
+    pub fn new(addr: SocketAddr, cluster: impl Into<LateCluster>, name: impl Into<String>) -> ListenConfig {
         ListenConfig {
             addr,
-            cluster,
+            cluster: cluster.into(),
             placement: PlacementConfig::default(),
             name: name.into(),
             worker: 0,
@@ -282,8 +283,8 @@ impl ListenConfig {
 pub struct ConnectConfig {
     /// Address of the peer.
     pub addr: SocketAddr,
-    /// The cluster this side belongs to; zero if it does not know yet.
-    pub cluster: ClusterId,
+    /// The cluster this side belongs to; every handshake names it, if it is known by then.
+    pub cluster: LateCluster,
     /// The core of the peer whose data will be used; the peer's mapping may follow it.
     pub lane: u16,
     /// Name of this side, for the peer's logs; at most 256 bytes are sent.
@@ -294,8 +295,8 @@ pub struct ConnectConfig {
 
 impl ConnectConfig {
     /// Default settings: lane 0.
-    pub fn new(addr: SocketAddr, cluster: ClusterId, name: impl Into<String>) -> ConnectConfig {
-        ConnectConfig { addr, cluster, lane: 0, name: name.into(), session: SessionConfig::default() }
+    pub fn new(addr: SocketAddr, cluster: impl Into<LateCluster>, name: impl Into<String>) -> ConnectConfig {
+        ConnectConfig { addr, cluster: cluster.into(), lane: 0, name: name.into(), session: SessionConfig::default() }
     }
 }
 

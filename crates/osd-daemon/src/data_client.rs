@@ -7,6 +7,7 @@ use crate::mds::{DataError, DataFuture, DataWorker, MdsHandle};
 use client::{Client, ClientConfig, ClientError};
 use messenger::sync::{ContentionMutex, LockTable};
 use metadata::{PurgeEntry, SizeRecovery};
+use protocol::ClusterId;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ use std::time::Duration;
 
 /// Pause before the session is asked for again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long one attempt to open it may take; a stop waits for it.
-const OPEN_MAX: Duration = Duration::from_secs(3);
+/// How long one attempt to open it may take, for which a stop waits; and how long one piece of work waits for storage daemons before
+/// another has its turn.
+const ATTEMPT_MAX: Duration = Duration::from_secs(3);
 
 /// The client, once its session is open.
 type Slot = Arc<ContentionMutex<Option<Client>>>;
@@ -40,14 +42,16 @@ impl DataClient {
         let (filled, for_mds) = (Arc::clone(&slot), Arc::downgrade(mds));
         let open = move || {
             loop {
-                match Client::connect(ClientConfig { timeout: OPEN_MAX, ..config(monitor) }) {
-                    Ok(opened) => {
+                let Some(mds) = for_mds.upgrade() else { return };
+                match config(monitor, mds.cluster()).map(Client::connect) {
+                    None => tracing::debug!("the cluster is not known yet"),
+                    Some(Ok(opened)) => {
                         *filled.lock() = Some(opened.clone());
-                        let Some(mds) = for_mds.upgrade() else { return };
                         return mds.set_data_worker(|_| Rc::new(Worker { client: opened }));
                     }
-                    Err(error) => tracing::debug!(%error, "no session for deleting objects yet"),
+                    Some(Err(error)) => tracing::debug!(%error, "no session for deleting objects yet"),
                 }
+                drop(mds);
                 if stopped.recv_timeout(RETRY_AFTER) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -72,11 +76,15 @@ impl DataClient {
     }
 }
 
-/// How long one piece of work waits for storage daemons before another has its turn; it is tried again.
-const WORK_MAX: Duration = Duration::from_secs(10);
-
-fn config(monitor: SocketAddr) -> ClientConfig {
-    ClientConfig { workers: 1, timeout: WORK_MAX, ..ClientConfig::new(monitor.to_string(), "mds: deletes objects") }
+/// Only for the cluster of the namespace: another one's files have the same numbers.
+fn config(monitor: SocketAddr, cluster: ClusterId) -> Option<ClientConfig> {
+    let is_known = cluster != ClusterId::default();
+    is_known.then(|| ClientConfig {
+        workers: 1,
+        timeout: ATTEMPT_MAX,
+        cluster,
+        ..ClientConfig::new(monitor.to_string(), "mds: deletes objects")
+    })
 }
 
 /// What the metadata service calls.

@@ -383,7 +383,7 @@ impl FileSystem {
                 self.spawn_until(None, Gfid::ROOT, 0, move |fs| async move {
                     fs.fenced().await;
                     while let Err(error) = client.reopen().await {
-                        if matches!(error, ClientError::Closed) {
+                        if matches!(error, ClientError::Closed | ClientError::ClusterGone) {
                             return;
                         }
                         tracing::warn!(%error, "cannot open a new session yet");

@@ -3,9 +3,11 @@
 use super::shared::{RETRY_PAUSE, Shared};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
-use messenger::{CloseReason, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, Worker};
+use messenger::{
+    CloseReason, ConnectConfig, Connection, Message, Refusal, Runtime, RuntimeConfig, Service, StateEvent, Worker,
+};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::{ClusterId, Epoch, Kind, SessionId};
+use protocol::{Epoch, Kind, SessionId};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -45,7 +47,7 @@ pub fn ask_monitor(monitor: &str, request: &MonitorRequest, timeout: Duration) -
 /// Begins the connection to the monitor.
 fn dial(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
     let service = MonitorService { shared: Arc::downgrade(shared) };
-    let mut config = ConnectConfig::new(addr, ClusterId::default(), shared.config.name.clone());
+    let mut config = ConnectConfig::new(addr, shared.cluster.clone(), shared.config.name.clone());
     (config.session.ping_after, config.session.dead_after) = (PING_AFTER, DEAD_AFTER);
     let connection = shared.handle.connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
     shared.monitor.set(connection).map_err(|_| ClientError::Closed)
@@ -172,6 +174,10 @@ impl Service for MonitorService {
             StateEvent::Down { reason } => {
                 tracing::info!(reason, "connection to the monitor lost");
                 shared.problem.lock().clone_from(reason);
+            }
+            // Its first handshake names no cluster, unless it was told to.
+            StateEvent::Refused(Refusal::Cluster { theirs, .. }) if shared.map().is_ok() => {
+                shared.cluster_gone(*theirs)
             }
             StateEvent::Refused(refusal) => *shared.problem.lock() = refusal.to_string(),
             StateEvent::Reset => {}

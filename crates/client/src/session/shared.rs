@@ -11,10 +11,10 @@ use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use messenger::sync::ContentionMutex;
-use messenger::{CallError, Connection, Handle, Layer, Message, Operation, TrafficClass, Worker};
+use messenger::{CallError, Connection, Handle, LateCluster, Layer, Message, Operation, TrafficClass, Worker};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::{Epoch, Kind, SessionId};
+use protocol::{ClusterId, Epoch, Kind, SessionId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -58,6 +58,9 @@ pub(crate) struct Shared {
     epoch: Arc<AtomicU64>,
     asking_for_map: AtomicBool,
     closed: AtomicBool,
+    /// Of the first map; [`Shared::cluster_gone`] once another one answers instead.
+    pub(super) cluster: LateCluster,
+    gone: AtomicBool,
     events: ContentionMutex<Events>,
     /// Why the monitor cannot be reached, for the error.
     pub(super) problem: ContentionMutex<String>,
@@ -66,6 +69,10 @@ pub(crate) struct Shared {
 impl Shared {
     pub fn new(config: ClientConfig, handle: Handle) -> Arc<Self> {
         let locks = handle.locks().clone();
+        let cluster = match config.cluster {
+            any if any == ClusterId::default() => LateCluster::default(),
+            known => known.into(),
+        };
         let namespace_times = handle.operations().operation(Layer::Client, "namespace");
         Arc::new(Self {
             config,
@@ -80,6 +87,8 @@ impl Shared {
             epoch: Arc::default(),
             asking_for_map: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            cluster,
+            gone: AtomicBool::new(false),
             events: ContentionMutex::new(&locks, "client events", Events::default()),
             problem: ContentionMutex::new(&locks, "client problem", String::new()),
         })
@@ -150,6 +159,9 @@ impl Shared {
     /// See [`super::Client::usable`].
     pub async fn usable(self: &Arc<Self>, epoch: Epoch) -> Result<(), ClientError> {
         while !self.is_closed() {
+            if self.gone.load(Ordering::Acquire) {
+                return Err(ClientError::ClusterGone);
+            }
             let at = self.moment();
             if at.now < at.until && at.epoch >= epoch {
                 return Ok(());
@@ -172,6 +184,16 @@ impl Shared {
         self.emit(ClientEvent::Fenced(session));
     }
 
+    /// Another cluster answers where this one's monitor was. What this client holds means nothing there.
+    pub fn cluster_gone(&self, found: ClusterId) {
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (monitor, known) = (&self.config.monitor, self.cluster.get());
+        tracing::error!(monitor, %found, %known, "another cluster answers at the monitor's address: what is mounted here is gone; unmount and mount again");
+        self.fenced(self.standing().session);
+    }
+
     /// Was the client closed?
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -187,6 +209,8 @@ impl Shared {
         let standing = self.standing();
         if self.is_closed() {
             Err(ClientError::Closed)
+        } else if self.gone.load(Ordering::Acquire) {
+            Err(ClientError::ClusterGone)
         } else if standing.fenced {
             Err(ClientError::Fenced(standing.session))
         } else {
@@ -251,6 +275,9 @@ impl Shared {
                 return;
             }
         };
+        if !self.cluster.learn(map.cluster) {
+            return self.cluster_gone(map.cluster);
+        }
         let mut slot = self.map.lock();
         if slot.as_ref().is_some_and(|old| old.epoch >= map.epoch) {
             return;
@@ -326,6 +353,9 @@ impl Shared {
         let front = protocol::encode(request);
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
+            if self.gone.load(Ordering::Acquire) {
+                return Err(ClientError::ClusterGone);
+            }
             if remaining.is_zero() {
                 return Err(ClientError::TimedOut("the monitor"));
             }
@@ -337,6 +367,8 @@ impl Shared {
                 Err(error @ (CallError::Closed | CallError::TooLong(_))) => {
                     return Err(if self.is_closed() {
                         ClientError::Closed
+                    } else if self.gone.load(Ordering::Acquire) {
+                        ClientError::ClusterGone
                     } else {
                         ClientError::Connect { monitor: self.config.monitor.clone(), reason: self.reason(error) }
                     });

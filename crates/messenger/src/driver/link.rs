@@ -166,7 +166,7 @@ impl Driver {
         let config = &acceptance.listening.config;
         let welcome = Answer::Welcome(Welcome {
             features: if lending.is_some() { FEATURE_LENDING } else { 0 },
-            cluster: config.cluster,
+            cluster: config.cluster.get(),
             incarnation: acceptance.incarnation,
             resumed,
             name: handshake::cut_name(&config.name),
@@ -215,7 +215,7 @@ impl Driver {
         let (lender, offer) = is_wanted.then(|| offer(cx.worker)).flatten().unzip();
         let hello = Hello {
             features: if offer.is_some() { FEATURE_LENDING } else { 0 },
-            cluster: connector.config.cluster,
+            cluster: connector.config.cluster.get(),
             auth_method: AUTH_NONE,
             cookie: connector.cookie,
             resume: connector.incarnation.map(|incarnation| Resume { incarnation, received }),
@@ -288,9 +288,8 @@ impl Driver {
     /// Connecting side: the peer let us in.
     fn welcomed(&mut self, cx: &Cx<'_>, welcome: &Welcome, now: Instant) -> Result<(), Fault> {
         let Role::Connecting(connector) = &mut self.role else { return Ok(()) };
-        let (ours, zero) = (connector.config.cluster, ClusterId::default());
-        if welcome.cluster != ours && welcome.cluster != zero && ours != zero {
-            return Err(Fault::Refused(Refusal::Cluster { theirs: welcome.cluster, ours }));
+        if connector.config.cluster.is_known() {
+            connector.config.cluster.check(welcome.cluster).map_err(Fault::Refused)?;
         }
         let borrower = match &mut self.link {
             Link::Greeting(greeting) if welcome.features & FEATURE_LENDING != 0 => {

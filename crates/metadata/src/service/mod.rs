@@ -35,15 +35,11 @@ use alone::Alone;
 use protocol::namespace::{
     Attr, Commit, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
 };
-use protocol::{ClusterId, Epoch, Gfid, SessionId};
+use protocol::{ClusterId, Epoch, Gfid, Rule, SessionId};
 use sessions::{Session, Standing};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::time::Duration;
-
-/// How far a session's map may be ahead of any that was heard of: more than a cluster makes in a year, and nothing of damage.
-/// Beyond it a request is refused, as no lease could be used any more.
-const EPOCHS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Limits of the service.
 #[derive(Clone, Copy, Debug)]
@@ -221,8 +217,10 @@ impl<S: Store> Service<S> {
             Standing::Unknown => return ControlFlow::Break((token, Reply::TryAgain)),
             Standing::Gone => return ControlFlow::Break((token, Reply::Fenced)),
         }
-        if request.epoch.get() > self.heard.get().saturating_add(EPOCHS_AHEAD_MAX) {
-            return ControlFlow::Break((token, Reply::Errno(libc::EINVAL)));
+        // Rule: GrantHeard - what the session wrote may be missing where older maps lead; the monitor sends the newer one. What a
+        // session says of epochs counts for nobody else.
+        if request.epoch > self.heard && self.config.lease.rules.on(Rule::GrantHeard) {
+            return ControlFlow::Break((token, Reply::TryAgain));
         }
         let id = (request.session, request.number);
         let deadline = now + self.config.wait_max;
@@ -302,6 +300,14 @@ impl<S: Store> Service<S> {
     /// The disk is almost full: operations that need space get ENOSPC until this is taken back. Removing goes on.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
+    }
+
+    /// The cluster that the namespace belongs to, if it is bound.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn cluster(&self) -> Result<Option<ClusterId>, StoreError> {
+        self.namespace.cluster()
     }
 
     /// The cluster that the namespace belongs to; binds it at the first call. The result is the one bound.

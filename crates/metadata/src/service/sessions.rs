@@ -3,7 +3,7 @@
 use super::Service;
 use crate::store::{Store, StoreError};
 use protocol::namespace::{Commit, Grant, Reply, Request, Timestamp};
-use protocol::{Epoch, Gfid, Rule, SessionId};
+use protocol::{Epoch, Gfid, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -66,10 +66,6 @@ impl<S: Store> Service<S> {
 
     /// The session of a request, with its answers trimmed. One met for the first time has nothing to reclaim.
     pub(super) fn meet(&mut self, request: &Request) -> &mut Session {
-        // Rule: GrantHeard - what the session wrote may be missing where older maps lead, whichever map is known here.
-        if self.config.lease.rules.on(Rule::GrantHeard) {
-            self.heard = self.heard.max(request.epoch);
-        }
         let namespace = &mut self.namespace;
         let session = self.sessions.entry(request.session).or_insert_with(|| {
             let noted_in = namespace.keep_session(request.session);

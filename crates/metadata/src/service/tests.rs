@@ -182,7 +182,7 @@ fn recalls(events: &[Event]) -> Vec<(SessionId, Option<LeaseMode>)> {
 }
 
 #[test]
-fn a_grant_names_the_newest_map_that_anybody_had() {
+fn a_grant_names_a_map_as_new_as_that_of_anybody_who_spoke() {
     let mut rig = Rig::new();
     let opened = |reply: Reply| match reply {
         Reply::Opened { attr, grant: Some(grant) } => (attr.gfid, grant),
@@ -190,19 +190,30 @@ fn a_grant_names_the_newest_map_that_anybody_had() {
     };
     let (file, first) = opened(rig.call(A, create("file", Some(LeaseMode::Write))));
     assert_eq!(first.epoch, Epoch::new(3), "that of the service");
-    // the writer has a map of which the service has not heard
+    // The writer has a map that has not come to the service yet.
     rig.epoch = Epoch::new(7);
-    let returned = NamespaceOp::ReturnLease { gfid: file, keep: None, set: SetAttr::default() };
-    assert_eq!(rig.call(A, returned), Reply::Done);
+    let returned = || NamespaceOp::ReturnLease { gfid: file, keep: None, set: SetAttr::default() };
+    assert_eq!(rig.call(A, returned()), Reply::TryAgain);
+    let newer = SessionView { epoch: Epoch::new(7), ..view(&[A, B], &[]) };
+    rig.service.sessions_changed(Duration::from_millis(rig.now), wall(0), newer).expect("store works");
+    assert_eq!(rig.call(A, returned()), Reply::Done);
     rig.epoch = Epoch::new(3);
     let (_, second) = opened(rig.call(B, NamespaceOp::Open { gfid: file, lease: LeaseMode::Read }));
     assert_eq!(second.epoch, Epoch::new(7), "an older map may lead to a shard without the writes");
-    rig.epoch = Epoch::new(u64::MAX);
-    let asked = NamespaceOp::GetAttr { gfid: file };
-    assert_eq!(rig.call(B, asked), Reply::Errno(libc::EINVAL), "no cluster has that many maps");
-    rig.epoch = Epoch::new(3);
-    let (_, third) = opened(rig.call(B, NamespaceOp::Open { gfid: file, lease: LeaseMode::Write }));
-    assert_eq!(third.epoch, Epoch::new(7));
+}
+
+#[test]
+fn what_a_session_says_of_epochs_counts_for_nobody_else() {
+    let mut rig = Rig::new();
+    for said in [Epoch::new(4), Epoch::new(1 << 32), Epoch::new(u64::MAX)] {
+        rig.epoch = said;
+        assert_eq!(rig.call(A, create("a", Some(LeaseMode::Write))), Reply::TryAgain);
+    }
+    rig.epoch = Epoch::default();
+    let Reply::Opened { grant: Some(grant), .. } = rig.call(B, create("b", Some(LeaseMode::Write))) else {
+        panic!("not opened")
+    };
+    assert_eq!(grant.epoch, Epoch::new(3));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use super::MdsConfig;
 use super::inbox::{Event, Inbox};
 use cluster::ClusterMap;
-use messenger::{ConnectConfig, Connection, Handle, Message, Service, StateEvent, TrafficClass, Worker};
+use messenger::{ConnectConfig, Connection, Handle, LateCluster, Message, Service, StateEvent, TrafficClass, Worker};
 use protocol::Kind;
 use protocol::monitor::{MapUpdate, MdsReport, MonitorReply, MonitorRequest};
 use std::net::SocketAddr;
@@ -20,8 +20,14 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const RETRY_AFTER: Duration = Duration::from_millis(300);
 
 /// Connects; `advertise` is where clients reach the service.
-pub(super) fn connect(handle: &Handle, config: &MdsConfig, advertise: SocketAddr, inbox: Arc<Inbox>) -> Connection {
-    let to = ConnectConfig::new(config.monitor, config.cluster, "mds");
+pub(super) fn connect(
+    handle: &Handle,
+    config: &MdsConfig,
+    cluster: LateCluster,
+    advertise: SocketAddr,
+    inbox: Arc<Inbox>,
+) -> Connection {
+    let to = ConnectConfig::new(config.monitor, cluster, "mds");
     handle.connect(config.worker, to, move |_| Rc::new(Link { inbox, advertise }))
 }
 

@@ -21,7 +21,7 @@ pub use data::{DataError, DataFuture, DataWorker};
 use crate::admin::{LiveConfig, LiveStart};
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
-use messenger::{Connection, Handle, ListenConfig, ListenError, Listener, Worker};
+use messenger::{Connection, Handle, LateCluster, ListenConfig, ListenError, Listener, Worker};
 use metadata::{EmbeddedStore, ServiceConfig, StoreConfig, StoreError};
 use owner::Owner;
 use protocol::ClusterId;
@@ -44,7 +44,7 @@ pub struct MdsConfig {
     pub dir: PathBuf,
     /// Where the monitor listens.
     pub monitor: SocketAddr,
-    /// The cluster, if it is known already; zero means that the monitor will tell.
+    /// The cluster, if it is known already; zero means that the store knows it, or the monitor will tell.
     pub cluster: ClusterId,
     /// Worker that runs the owner task. Calls of the store run on it; give it one that serves no OSD if there is a
     /// choice. Default 0.
@@ -126,6 +126,7 @@ pub struct MdsHandle {
     worker: usize,
     inbox: Arc<Inbox>,
     monitor: Connection,
+    cluster: LateCluster,
     running: Arc<AtomicBool>,
     listener: Option<Listener>,
     done: Option<Receiver<()>>,
@@ -135,6 +136,11 @@ impl MdsHandle {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// The cluster that its namespace belongs to; zero as long as it does not know.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster.get()
     }
 
     /// False once it was stopped, or its store has failed.
@@ -198,22 +204,28 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
             return Err(MdsError::Cluster { dir, found, expected: config.cluster });
         }
     }
+    let cluster = LateCluster::default();
+    if let Some(bound) = service.cluster()? {
+        cluster.learn(bound);
+    }
     let inbox = Arc::new(Inbox::new(handle.locks(), "mds inbox"));
     let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live.clone(), handle.locks()));
-    let mut listen = ListenConfig::new(config.listen, config.cluster, "mds");
+    let mut listen = ListenConfig::new(config.listen, cluster.clone(), "mds");
     listen.connections_max = config.ms_connections_max;
     listen.local_sockets = config.ms_local_sockets;
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
-    let monitor = link::connect(handle, &config, config.advertise.unwrap_or(addr), Arc::clone(&inbox));
+    let advertise = config.advertise.unwrap_or(addr);
+    let monitor = link::connect(handle, &config, cluster.clone(), advertise, Arc::clone(&inbox));
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));
     let to_monitor = monitor.clone();
+    let for_clients = cluster.clone();
     let (for_owner, still_running, on) = (Arc::clone(&inbox), Arc::clone(&running), config.worker);
     handle.spawn_on(on, move |worker| async move {
         worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
-        if let Err(error) = Owner::new(worker, service, Arc::clone(&for_owner), config).run().await {
+        if let Err(error) = Owner::new(worker, service, Arc::clone(&for_owner), config, cluster).run().await {
             tracing::error!(%error, "metadata service stops: its store has failed; free space or repair, then restart");
             for_owner.push(Event::Stop);
         }
@@ -230,6 +242,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
         worker: on,
         inbox,
         monitor: to_monitor,
+        cluster: for_clients,
         running,
         listener: Some(listener),
         done: Some(done),

@@ -4,7 +4,7 @@ use super::inbox::{Event, Inbox};
 use super::{MdsConfig, wall_clock};
 use cluster::{ClusterMap, SessionState};
 use messenger::sync::{Receiver, Sender, oneshot};
-use messenger::{Brevity, Connection, Message, ReplyTo, TrafficClass, Worker};
+use messenger::{Brevity, Connection, LateCluster, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
 use protocol::namespace::{Answer, Attr, Commit, Recall, Reply};
@@ -26,6 +26,8 @@ pub(super) struct Owner {
     service: Service<EmbeddedStore>,
     inbox: Arc<Inbox>,
     config: MdsConfig,
+    /// From the first map on, if the store did not know it: peers of another are refused.
+    cluster: LateCluster,
     epoch: Epoch,
     token_next: u64,
     asked: HashMap<u64, Asked>,
@@ -76,7 +78,13 @@ enum Waiter {
 }
 
 impl Owner {
-    pub fn new(worker: Worker, service: Service<EmbeddedStore>, inbox: Arc<Inbox>, config: MdsConfig) -> Self {
+    pub fn new(
+        worker: Worker,
+        service: Service<EmbeddedStore>,
+        inbox: Arc<Inbox>,
+        config: MdsConfig,
+        cluster: LateCluster,
+    ) -> Self {
         let sync = Sync {
             persister: Some(service.persister()),
             ended: None,
@@ -93,6 +101,7 @@ impl Owner {
             service,
             inbox,
             config,
+            cluster,
             epoch: Epoch::new(0),
             token_next: 0,
             asked: HashMap::new(),
@@ -244,6 +253,7 @@ impl Owner {
             tracing::error!(%bound, monitor = %map.cluster, "the monitor is another cluster's: its map is ignored");
             return Ok(());
         }
+        self.cluster.learn(bound);
         self.epoch = map.epoch;
         let of = |wanted: SessionState| {
             map.sessions.iter().filter(move |(_, state)| **state == wanted).map(|(session, _)| *session).collect()
