@@ -1,7 +1,7 @@
 //! FUSE's types from ours and back. Pure.
 
 use client::ClientError;
-use client::fs::AllocateMode;
+use client::fs::{AllocateMode, Writer};
 use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags, Request, TimeOrNow};
 use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, FileKind, RenameMode, Timestamp};
@@ -18,6 +18,18 @@ pub fn gfid(ino: INodeNo) -> Gfid {
 /// Who asks.
 pub fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), now: client::fs::now() }
+}
+
+/// Who changes the content of a file.
+pub fn writer(request: &Request) -> Writer {
+    Writer { caller: caller(request), process: request.pid() }
+}
+
+/// The supplementary groups of a process; none if it is gone.
+pub fn groups_of(process: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default().split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
 /// The errno of an error.

@@ -3,7 +3,7 @@
 //! Contract: threads of its own do it, never a worker: the kernel waits for pages that are locked by requests, and
 //! requests are answered by workers. There are some, so that a file with such a page does not keep the others' pages.
 
-use client::fs::{Dropping, KernelCache};
+use client::fs::{ATTRIBUTES, Dropping, KernelCache};
 use crossbeam::channel;
 use fuser::{INodeNo, Notifier};
 use messenger::sync::{Sender, oneshot};
@@ -69,8 +69,11 @@ fn drop_part(notifier: &Notifier, Job { gfid, part, done }: Job) {
     }
 }
 
-/// Offset and length as the kernel takes them: no length means up to the end.
+/// Offset and length as the kernel takes them: no length means up to the end, and an offset below zero attributes only.
 fn for_kernel(part: &Range<u64>) -> (i64, i64) {
+    if *part == ATTRIBUTES {
+        return (-1, 0);
+    }
     let end = i64::try_from(part.end).unwrap_or(0);
     let offset = i64::try_from(part.start).unwrap_or(i64::MAX);
     (offset, (end - offset).max(0))
@@ -84,6 +87,7 @@ mod tests {
     #[test]
     fn parts_are_told_as_the_kernel_takes_them() {
         assert_eq!(for_kernel(&WHOLE_FILE), (0, 0));
+        assert_eq!(for_kernel(&ATTRIBUTES), (-1, 0));
         assert_eq!(for_kernel(&(4096..u64::MAX)), (4096, 0));
         assert_eq!(for_kernel(&(4096..12288)), (4096, 8192));
     }

@@ -52,6 +52,7 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         times_follow: settings.times_follow,
         write_behind_bytes: settings.write_behind_bytes,
         flush_behind: settings.flush_behind,
+        groups_of: crate::convert::groups_of,
         ..FsOptions::default()
     };
     let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;

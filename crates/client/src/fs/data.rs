@@ -4,6 +4,7 @@
 //! leaves no operation inside a file but a write that was sent, or that another worker is at: that stays until the shards have it, or its
 //! session is dead.
 
+use super::Writer;
 use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
 use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
 use super::table::{Inode, Op};
@@ -49,6 +50,20 @@ pub struct WriteMode {
     pub append: bool,
     /// The sync that belongs to it (O_DSYNC, O_SYNC): it is done once that is.
     pub sync: SyncKind,
+    /// The way it came.
+    pub by: WrittenBy,
+}
+
+/// How a write comes from a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WrittenBy {
+    /// As it is: the kernel has done nothing for it.
+    #[default]
+    Call,
+    /// Through the kernel's pages: it has removed file capabilities, and most set-ID bits.
+    Pages,
+    /// By the kernel, from pages that were stored to through a mapping: nobody's call.
+    WriteBack,
 }
 
 /// A range within what a file may have.
@@ -131,22 +146,34 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// As [`LocalIo::write`](crate::LocalIo::write); EFBIG; with a sync, as [`LocalFs::fsync`]: then the data may be there.
-    pub async fn write(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
+    pub async fn write(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+        writer: impl Into<Writer>,
+    ) -> Result<()> {
         let len = data.len() as u64;
         checked_range(offset, len)?;
         if len == 0 {
             return Ok(());
         }
-        self.write_data(gfid, offset, data, mode, caller).await?;
+        let writer = writer.into();
+        let caller = writer.caller;
+        self.write_data(gfid, offset, data, mode, writer).await?;
         match mode.sync {
             SyncKind::None => Ok(()),
             sync => self.fsync(gfid, sync == SyncKind::Data, caller).await,
         }
     }
 
-    async fn write_data(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, caller: Caller) -> Result<()> {
-        let len = data.len() as u64;
+    async fn write_data(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, writer: Writer) -> Result<()> {
+        let (len, caller) = (data.len() as u64, writer.caller);
         let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
+        if mode.by != WrittenBy::WriteBack {
+            self.drop_rights(op.inode(), writer, mode.by == WrittenBy::Pages).await?;
+        }
         if mode.sync != SyncKind::None {
             plan.follows = mode.sync;
         }
@@ -338,7 +365,8 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Sets the size, with any other attributes in `set` (whose size counts).
-    pub(super) async fn truncate(&self, gfid: Gfid, set: SetAttr, size: u64, caller: Caller) -> Result<Attr> {
+    pub(super) async fn truncate(&self, gfid: Gfid, set: SetAttr, size: u64, writer: Writer) -> Result<Attr> {
+        let caller = writer.caller;
         checked_range(size, 0)?;
         let asked = self.stamp();
         let op = self.enter(gfid, Need::exclusive(), caller).await?;
@@ -346,12 +374,14 @@ impl<B: Backend> LocalFs<B> {
         self.check_size(&inode, size)?;
         self.zero_gap(&inode, size).await?;
         let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
+        // Of itself the kernel takes away some of the bits.
+        let mode = self.mode_left(&inode, set.mode, writer).or(set.mode);
         // A truncation changes the content's time even when the size stays.
         let mtime = set.mtime.or(Some(caller.now));
         // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
         // file zeroes it. The other way round would leave zeros inside the size.
         let sent =
-            self.send_attrs(&inode, SetAttr { size: Some(size), mtime, ..set }, FlushKind::Whole, caller).await?;
+            self.send_attrs(&inode, SetAttr { size: Some(size), mtime, mode, ..set }, FlushKind::Whole, caller).await?;
         inode.with(InodeState::still_writes)?;
         inode.with(|state| state.truncated(size));
         if size < end {
@@ -371,7 +401,16 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// EINVAL for an empty range, EFBIG, and as [`LocalFs::write`].
-    pub async fn allocate(&self, gfid: Gfid, offset: u64, len: u64, mode: AllocateMode, caller: Caller) -> Result<()> {
+    pub async fn allocate(
+        &self,
+        gfid: Gfid,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        writer: impl Into<Writer>,
+    ) -> Result<()> {
+        let writer = writer.into();
+        let caller = writer.caller;
         if len == 0 {
             return posix(EINVAL);
         }
@@ -379,6 +418,7 @@ impl<B: Backend> LocalFs<B> {
         let op = self.enter(gfid, Need::exclusive(), caller).await?;
         let inode = op.inode();
         self.check_size(inode, range.end)?;
+        self.drop_rights(inode, writer, false).await?;
         if mode == AllocateMode::KeepSize {
             return Ok(());
         }
@@ -420,13 +460,14 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// As [`LocalFs::read`] and [`LocalFs::write`], if nothing was copied.
-    pub async fn copy(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, caller: Caller) -> Result<u64> {
+    pub async fn copy(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, writer: impl Into<Writer>) -> Result<u64> {
+        let writer = writer.into();
         checked_range(from.1, len)?;
         checked_range(to.1, len)?;
         let mut copied = 0;
         while copied < len {
             let (source, target) = ((from.0, from.1 + copied), (to.0, to.1 + copied));
-            match self.copy_run(source, target, len - copied, caller).await {
+            match self.copy_run(source, target, len - copied, writer).await {
                 Ok(0) => break,
                 Ok(run) => copied += run,
                 Err(_) if copied > 0 => break,
@@ -437,7 +478,8 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Copies a hole, or a piece of data, that begins at `from`.
-    async fn copy_run(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, caller: Caller) -> Result<u64> {
+    async fn copy_run(&self, from: (Gfid, u64), to: (Gfid, u64), len: u64, writer: Writer) -> Result<u64> {
+        let caller = writer.caller;
         let hole = async |file, size: u64| {
             let end = size.min(from.1 + len);
             if from.1 >= end {
@@ -448,12 +490,12 @@ impl<B: Backend> LocalFs<B> {
         };
         let hole = self.look_into(from.0, caller, hole).await?;
         if hole > 0 {
-            self.allocate(to.0, to.1, hole, AllocateMode::Zero, caller).await?;
+            self.allocate(to.0, to.1, hole, AllocateMode::Zero, writer).await?;
             return Ok(hole);
         }
         let data = self.read(from.0, from.1, len.min(COPY_BYTES) as usize, caller).await?;
         let read = data.len() as u64;
-        self.write(to.0, to.1, data, WriteMode::default(), caller).await?;
+        self.write(to.0, to.1, data, WriteMode::default(), writer).await?;
         Ok(read)
     }
 

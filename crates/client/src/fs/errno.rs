@@ -8,6 +8,7 @@ pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EFBIG: i32 = 27;
 pub(crate) const ENXIO: i32 = 6;
+pub(crate) const ENODATA: i32 = 61;
 pub(crate) const EOPNOTSUPP: i32 = 95;
 pub(crate) const ESTALE: i32 = 116;
 

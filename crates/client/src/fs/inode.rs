@@ -16,6 +16,7 @@ mod telling;
 use super::Result;
 use super::creating::Brought;
 use super::errno::{EIO, posix};
+use super::rights::SetIds;
 use crate::objecter::{FileRef, WriterHint};
 use habit::SyncHabit;
 pub use habit::SyncKind;
@@ -136,6 +137,7 @@ pub struct InodeState {
     locked: Vec<Range<u64>>,
     /// It has no `security.capability`, which the kernel asks for before every write.
     no_capability: bool,
+    set_ids: SetIds,
     lost: bool,
     /// How often the write lease went with a session while somebody had the file open, or without one, and for how many of these the
     /// objecter was asked whether writes were lost.
@@ -170,6 +172,7 @@ impl InodeState {
             returning: false,
             locked: Vec::new(),
             no_capability: false,
+            set_ids: SetIds::default(),
             lost: false,
             doubts: (0, 0),
             last_used: 0,
@@ -242,6 +245,11 @@ impl InodeState {
         let idle = idle && !self.holder.may_be_open();
         self.exclusive |= idle;
         idle
+    }
+
+    /// What a change of its content may take away.
+    pub(super) fn set_ids(&self) -> SetIds {
+        self.set_ids
     }
 
     /// How many operations were let in so far.

@@ -37,6 +37,7 @@ mod known;
 mod lease;
 mod locks;
 mod names;
+mod rights;
 mod sweep;
 mod table;
 mod told;
@@ -44,11 +45,12 @@ mod usage;
 
 pub use crate::objecter::Sought;
 pub use backend::{Backend, Cluster, Result};
-pub use data::{AllocateMode, WriteMode};
+pub use data::{AllocateMode, WriteMode, WrittenBy};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
 pub use inode::SyncKind;
 pub use names::{CreateMode, FsSize};
+pub use rights::Writer;
 
 use crate::error::ClientError;
 use crate::objecter::FileRef;
@@ -73,6 +75,8 @@ pub type Dropping = Pin<Box<dyn Future<Output = ()>>>;
 
 /// All bytes of a file.
 pub const WHOLE_FILE: Range<u64> = 0..u64::MAX;
+/// Of a file's cache its attributes only, none of its bytes.
+pub const ATTRIBUTES: Range<u64> = u64::MAX..u64::MAX;
 
 /// What a kernel or another cache above keeps of files, to be dropped when a lease goes.
 pub trait KernelCache: Send + Sync + 'static {
@@ -117,6 +121,8 @@ pub struct FsOptions {
     /// write while this is the only mount, but for those that take a permission away. The service is told within moments, and before
     /// another mount looks. What was answered so and not synced may be lost with this process. Default false.
     pub flush_behind: bool,
+    /// The supplementary groups of a process on this machine, for set-group-ID. Default: none.
+    pub groups_of: fn(u32) -> Vec<u32>,
 }
 
 /// Closes under way at which further ones wait for their files: many times what hides a round trip, and a few KiB each.
@@ -132,6 +138,7 @@ impl Default for FsOptions {
             times_follow: true,
             write_behind_bytes: 0,
             flush_behind: false,
+            groups_of: |_| Vec::new(),
         }
     }
 }

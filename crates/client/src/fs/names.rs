@@ -4,6 +4,7 @@
 //! ([`super::inode::InodeState::keep_change`]); this side adds what only this mount knows of sizes, times and such changes. Names are
 //! checked by the kernel (and again by the service), not here.
 
+use super::Writer;
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
 use super::inode::FlushKind;
 use super::lease::unexpected;
@@ -95,9 +96,11 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// The service's; EFBIG.
-    pub async fn setattr(&self, gfid: Gfid, set: SetAttr, caller: Caller) -> Result<Attr> {
+    pub async fn setattr(&self, gfid: Gfid, set: SetAttr, writer: impl Into<Writer>) -> Result<Attr> {
+        let writer = writer.into();
+        let caller = writer.caller;
         if let Some(size) = set.size {
-            return self.truncate(gfid, set, size, caller).await;
+            return self.truncate(gfid, set, size, writer).await;
         }
         if set == SetAttr::default() {
             return self.getattr(gfid, caller).await;

@@ -302,6 +302,7 @@ impl Model {
             }
             NamespaceOp::Reclaim { held, .. } => Ok(self.reclaim(&held)),
             NamespaceOp::Lock { .. } => Ok(Reply::Done),
+            NamespaceOp::RemoveXattr { .. } => Err(ClientError::Posix(super::errno::ENODATA)),
             other => panic!("{other:?} is not in the model"),
         }
     }
@@ -482,7 +483,7 @@ fn at(secs: i64) -> Caller {
     Caller { uid: 0, gid: 0, now: Timestamp { secs, nanos: 0 } }
 }
 
-const PLACED: WriteMode = WriteMode { append: false, sync: SyncKind::None };
+const PLACED: WriteMode = WriteMode { append: false, sync: SyncKind::None, by: WrittenBy::Pages };
 const APPEND: WriteMode = WriteMode { append: true, ..PLACED };
 const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true };
 

@@ -2,8 +2,8 @@
 
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
-use crate::convert::{allocate_mode, caller};
-use client::fs::{CreateMode, Sought, SyncKind, WriteMode};
+use crate::convert::{allocate_mode, caller, writer};
+use client::fs::{CreateMode, Sought, SyncKind, WriteMode, WrittenBy};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -149,7 +149,12 @@ impl Adapter {
         let sync = if handle == DIRECT && !written_back { sync_of(flags) } else { SyncKind::None };
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
-        let (caller, data) = (caller(req), self.fs.copy_of(file, offset, data));
+        let (writer, data) = (writer(req), self.fs.copy_of(file, offset, data));
+        let by = match (written_back, paged) {
+            (true, _) => WrittenBy::WriteBack,
+            (false, true) => WrittenBy::Pages,
+            (false, false) => WrittenBy::Call,
+        };
         let len = data.len() as u32;
         self.run(
             RequestKind::Write,
@@ -157,7 +162,7 @@ impl Adapter {
             reply,
             move |fs| async move {
                 let _locked = pages.map(|pages| fs.pages_locked(file, pages));
-                fs.write(file, offset, data, WriteMode { append, sync }, caller).await
+                fs.write(file, offset, data, WriteMode { append, sync, by }, writer).await
             },
             move |reply, ()| reply.written(len),
         );
@@ -173,9 +178,9 @@ impl Adapter {
         reply: ReplyEmpty,
     ) {
         let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        let caller = caller(req);
+        let writer = writer(req);
         self.run_empty(RequestKind::Fallocate, file, reply, move |fs| async move {
-            fs.allocate(file, offset, length, mode, caller).await
+            fs.allocate(file, offset, length, mode, writer).await
         });
     }
 
@@ -198,12 +203,12 @@ impl Adapter {
     }
 
     pub(super) fn do_copy(&self, req: &Request, from: (Gfid, u64), to: (Gfid, u64), len: u64, reply: ReplyWrite) {
-        let caller = caller(req);
+        let writer = writer(req);
         self.run(
             RequestKind::Copy,
             to,
             reply,
-            move |fs| async move { fs.copy(from, to, len.min(COPY_BYTES_MAX), caller).await },
+            move |fs| async move { fs.copy(from, to, len.min(COPY_BYTES_MAX), writer).await },
             |reply, copied| reply.written(copied as u32),
         );
     }

@@ -2,7 +2,7 @@
 
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
-use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now};
+use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::ALIVE;
 use client::fs::{DirPage, LocalFs};
 use fuser::{
@@ -91,7 +91,8 @@ impl Adapter {
         (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
         reply: ReplyAttr,
     ) {
-        let (caller, shape) = (caller(req), self.shape());
+        let (writer, shape) = (writer(req), self.shape());
+        let caller = writer.caller;
         let set = SetAttr {
             mode: owner.mode.map(|mode| mode & MODE_BITS),
             uid: owner.uid,
@@ -112,7 +113,7 @@ impl Adapter {
             RequestKind::SetAttr,
             (file, 0),
             reply,
-            move |fs| async move { fs.setattr(file, set, caller).await },
+            move |fs| async move { fs.setattr(file, set, writer).await },
             move |reply, attr| {
                 let (attr, ttl) = shape.of(&attr);
                 reply.attr(&ttl, &attr);

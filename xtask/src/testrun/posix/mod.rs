@@ -16,6 +16,11 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
+use std::process::Command;
+
+const SET_IDS: &str = include_str!("set_ids.py");
+/// Some hundred cases, each with a process of its own.
+const SET_IDS_SECONDS: u64 = 240;
 
 /// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
@@ -45,7 +50,18 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "statfs_size") {
         report.case("posix", "statfs_size", || statfs_size(bench, rig))?;
     }
+    if report_wants(report, "set_ids") {
+        report.case("posix", "set_ids", || set_ids(bench, rig))?;
+    }
     Ok(())
+}
+
+/// Changes of content take set-ID bits and capabilities away as on the local file system of the build directory.
+fn set_ids(bench: &Bench, rig: &Rig) -> Outcome {
+    let (area, local) = (rig.area(bench, "posix-set_ids")?, rig.scratch("set_ids")?);
+    let script = rig.scratch("program")?.join("set_ids.py");
+    std::fs::write(&script, SET_IDS).doing(|| "cannot write the script")?;
+    bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), SET_IDS_SECONDS).map(drop)
 }
 
 /// Runs the checks of bytes on a rig.

@@ -3,6 +3,7 @@
 //! Contract: part of the pure machine. While `dirty`, the times here are the truth, and what a user has changed; the size is while a
 //! lease is held.
 
+use super::super::rights::SetIds;
 use super::following::Following;
 use super::kept::Kept;
 use super::{InodeState, SyncKind};
@@ -172,7 +173,8 @@ impl InodeState {
     /// for one that takes a permission away, after which data may be written that is for fewer eyes. `attr` is what the service said
     /// (`asked`: see [`InodeState::merge`]), and becomes what is so. False: the service has to be told at once.
     pub fn keep_change(&mut self, set: &SetAttr, (attr, asked): (&mut Attr, u64), now: Timestamp, keep: Keep) -> bool {
-        if !is_keepable(set) || !self.may_keep() {
+        // What gives a file somebody's rights is told at once, so that whoever writes next takes it away.
+        if !is_keepable(set) || !self.may_keep() || set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
             return false;
         }
         let mut shown = *attr;
@@ -304,6 +306,7 @@ impl InodeState {
 
     /// The service has these attributes now: they are the new truth for what is not dirty.
     pub fn learned(&mut self, attr: &Attr) {
+        self.set_ids = SetIds::of(attr);
         self.attrs.kept_told.learn(attr);
         if !self.attrs.dirty {
             self.attrs.is_time_of_write &= attr.mtime == self.attrs.mtime;

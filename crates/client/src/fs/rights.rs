@@ -1,0 +1,112 @@
+//! Who changes the content of a file takes away what made it run with the rights of others: set-user-ID, set-group-ID and
+//! `security.capability`.
+//!
+//! Contract: the bits go, and are gone at the metadata service, before the content changes. The rules are the kernel's
+//! (`setattr_should_drop_suidgid`), with uid 0 for CAP_FSETID. The kernel does this for writes that go by its pages,
+//! but for set-group-ID without execution by the group; of the others, and of those, it leaves it to the file system.
+
+use super::errno::ENODATA;
+use super::table::Inode;
+use super::{ATTRIBUTES, Backend, LocalFs, Result, own_caller};
+use crate::error::ClientError;
+use crate::fs::inode::FlushKind;
+use protocol::namespace::{Attr, Caller, NamespaceOp, SECURITY_CAPABILITY, SetAttr};
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const EXECUTE_BY_GROUP: u32 = 0o010;
+
+/// Who changes the content of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer {
+    /// User, group, and when.
+    pub caller: Caller,
+    /// The process, of which the supplementary groups may matter; 0 if it is not known.
+    pub process: u32,
+}
+
+impl From<Caller> for Writer {
+    fn from(caller: Caller) -> Writer {
+        Writer { caller, process: 0 }
+    }
+}
+
+/// What of a file's mode matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct SetIds {
+    mode: u32,
+    gid: u32,
+}
+
+impl SetIds {
+    /// As the service has them.
+    pub fn of(attr: &Attr) -> SetIds {
+        SetIds { mode: attr.mode, gid: attr.gid }
+    }
+
+    /// The mode that is left when somebody without CAP_FSETID changes the content; `None` if it stays.
+    pub fn dropped(self, is_member: impl FnOnce(u32) -> bool) -> Option<u32> {
+        let SetIds { mode, gid } = self;
+        let drops_group = mode & SET_GROUP_ID != 0 && (mode & EXECUTE_BY_GROUP != 0 || !is_member(gid));
+        let left = mode & !SET_USER_ID & if drops_group { !SET_GROUP_ID } else { !0 };
+        (left != mode).then_some(left)
+    }
+}
+
+impl<B: Backend> LocalFs<B> {
+    /// The mode that a file is left with when `writer` changes its content; `None` if it stays. `mode`: that it is about to get.
+    pub(super) fn mode_left(&self, inode: &Inode, mode: Option<u32>, writer: Writer) -> Option<u32> {
+        if writer.caller.uid == 0 {
+            return None;
+        }
+        let groups_of = self.shared.options.groups_of;
+        let is_member = |gid| writer.caller.gid == gid || groups_of(writer.process).contains(&gid);
+        let known = inode.with(|state| state.set_ids());
+        SetIds { mode: mode.unwrap_or(known.mode), ..known }.dropped(is_member)
+    }
+
+    /// Before `writer` changes the content; the caller is inside the file. `pages`: the kernel has seen to capabilities.
+    ///
+    /// # Errors
+    /// The service's: the content must then stay.
+    pub(super) async fn drop_rights(&self, inode: &Inode, writer: Writer, pages: bool) -> Result<()> {
+        if let Some(mode) = self.mode_left(inode, None, writer) {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.send_attrs(inode, set, FlushKind::Whole, own_caller()).await?;
+            drop(self.shared.kernel.invalidate(inode.gfid(), ATTRIBUTES));
+        }
+        if pages || inode.with(|state| state.has_no_capability()) {
+            return Ok(());
+        }
+        let op = NamespaceOp::RemoveXattr { gfid: inode.gfid(), name: SECURITY_CAPABILITY.to_vec() };
+        match self.ask(op, own_caller()).await {
+            Ok(_) | Err(ClientError::Posix(ENODATA)) => {
+                inode.with(|state| state.set_no_capability(true));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dropped(mode: u32, is_member: bool) -> Option<u32> {
+        SetIds { mode, gid: 7 }.dropped(|gid| gid == 7 && is_member)
+    }
+
+    #[test]
+    fn bits_go_as_the_kernel_has_it() {
+        for is_member in [false, true] {
+            assert_eq!(dropped(0o644, is_member), None);
+            assert_eq!(dropped(0o1777, is_member), None);
+            assert_eq!(dropped(0o4777, is_member), Some(0o777));
+            assert_eq!(dropped(0o2775, is_member), Some(0o775), "the group may execute it");
+        }
+        assert_eq!(dropped(0o2666, false), Some(0o666));
+        assert_eq!(dropped(0o2666, true), None);
+        assert_eq!(dropped(0o6666, true), Some(0o2666));
+    }
+}
