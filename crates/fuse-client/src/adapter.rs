@@ -382,13 +382,18 @@ impl Filesystem for Adapter {
         _req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let file = gfid(ino);
-        self.run_empty(RequestKind::Release, file, reply, move |fs| async move { fs.release(file).await });
+        self.run_empty(RequestKind::Release, file, reply, move |fs| async move {
+            if content::is_mappable(flags) {
+                fs.no_longer_mapped(file);
+            }
+            fs.release(file).await
+        });
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {

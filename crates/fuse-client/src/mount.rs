@@ -53,6 +53,7 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         write_behind_bytes: settings.write_behind_bytes,
         flush_behind: settings.flush_behind,
         groups_of: crate::convert::groups_of,
+        page_bytes: rustix::param::page_size() as u64,
         ..FsOptions::default()
     };
     let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;

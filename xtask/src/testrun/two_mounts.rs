@@ -39,10 +39,13 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 8] = [
+        let tests: [PairTest; 9] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
             ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
             ("open and mapped files follow", |bench, rig, pair| pair.check(bench, rig, "descriptors", 60)),
+            ("stores through mappings follow, and none lies behind the end", |bench, rig, pair| {
+                super::posix::mappings(bench, rig, Some(&pair.point))
+            }),
             ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),
             ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
             ("locks survive a restart of the metadata service", restart),

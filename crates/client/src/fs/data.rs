@@ -172,6 +172,7 @@ impl<B: Backend> LocalFs<B> {
         let (len, caller) = (data.len() as u64, writer.caller);
         let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
         if mode.by != WrittenBy::WriteBack {
+            self.clear_tail(op.inode(), plan.offset).await;
             self.drop_rights(op.inode(), writer, mode.by == WrittenBy::Pages).await?;
         }
         if mode.sync != SyncKind::None {
@@ -376,6 +377,7 @@ impl<B: Backend> LocalFs<B> {
         let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
         // Of itself the kernel takes away some of the bits.
         let mode = self.mode_left(&inode, set.mode, writer).or(set.mode);
+        self.clear_tail(&inode, size).await;
         // A truncation changes the content's time even when the size stays.
         let mtime = set.mtime.or(Some(caller.now));
         // The size first: if this client dies in between, what lies beyond it is never seen, and whoever extends the
@@ -432,6 +434,7 @@ impl<B: Backend> LocalFs<B> {
         }
         let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
         if extends && range.end > size {
+            self.clear_tail(inode, range.end).await;
             self.zero_gap(inode, range.end).await?;
             inode.with(|state| state.wrote(range.end, caller.now));
         }
@@ -453,6 +456,7 @@ impl<B: Backend> LocalFs<B> {
                 (None, Sought::Data) => posix(ENXIO),
             }
         };
+        self.stores_written_back(gfid).await;
         self.look_into(gfid, caller, seek).await
     }
 

@@ -11,6 +11,7 @@
 mod following;
 mod habit;
 mod kept;
+mod mapping;
 mod telling;
 
 use super::Result;
@@ -20,6 +21,7 @@ use super::rights::SetIds;
 use crate::objecter::{FileRef, WriterHint};
 use habit::SyncHabit;
 pub use habit::SyncKind;
+use mapping::Mapping;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
 use protocol::namespace::{Attr, Grant, Held, LeaseMode, Timestamp};
@@ -138,6 +140,7 @@ pub struct InodeState {
     /// It has no `security.capability`, which the kernel asks for before every write.
     no_capability: bool,
     set_ids: SetIds,
+    mapping: Mapping,
     lost: bool,
     /// How often the write lease went with a session while somebody had the file open, or without one, and for how many of these the
     /// objecter was asked whether writes were lost.
@@ -173,6 +176,7 @@ impl InodeState {
             locked: Vec::new(),
             no_capability: false,
             set_ids: SetIds::default(),
+            mapping: Mapping::default(),
             lost: false,
             doubts: (0, 0),
             last_used: 0,
@@ -345,7 +349,11 @@ impl InodeState {
     /// One more handle. True if what the kernel has cached of the file is still right.
     pub fn opened(&mut self) -> bool {
         self.opens += 1;
-        std::mem::replace(&mut self.kernel_cache, true)
+        let is_right = std::mem::replace(&mut self.kernel_cache, true);
+        if !is_right {
+            self.pages_dropped();
+        }
+        is_right
     }
 
     /// The session's time has run out: what the kernel has cached is not right any more. True if it may have something.
@@ -612,6 +620,10 @@ impl InodeState {
         self.cutting = size < self.data_end() && self.tail == Tail::Clean;
         if size < self.data_end() {
             self.tail = Tail::Known(size);
+        }
+        if size < self.size {
+            // Pages that were written are cached whole.
+            self.pages_filled(self.size);
         }
         self.base_size = self.base_size.min(size);
         self.attrs.size_told(size);

@@ -36,6 +36,7 @@ pub mod inode;
 mod known;
 mod lease;
 mod locks;
+mod mapped;
 mod names;
 mod rights;
 mod sweep;
@@ -83,6 +84,9 @@ pub trait KernelCache: Send + Sync + 'static {
     /// Drops everything cached of this part of the file; it waits for pages that are locked, because what a request asks
     /// for is to go there. Must not block the caller; the future completes when it is done.
     fn invalidate(&self, gfid: Gfid, part: Range<u64>) -> Dropping;
+
+    /// Puts zeros into this part of a page, if it is cached; waits and completes as `invalidate`.
+    fn clear(&self, gfid: Gfid, part: Range<u64>) -> Dropping;
 }
 
 /// For users without a cache above.
@@ -90,6 +94,10 @@ pub struct NoKernelCache;
 
 impl KernelCache for NoKernelCache {
     fn invalidate(&self, _gfid: Gfid, _part: Range<u64>) -> Dropping {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn clear(&self, _gfid: Gfid, _part: Range<u64>) -> Dropping {
         Box::pin(std::future::ready(()))
     }
 }
@@ -123,6 +131,8 @@ pub struct FsOptions {
     pub flush_behind: bool,
     /// The supplementary groups of a process on this machine, for set-group-ID. Default: none.
     pub groups_of: fn(u32) -> Vec<u32>,
+    /// Bytes of a page of the kernel's cache. Default 4096.
+    pub page_bytes: u64,
 }
 
 /// Closes under way at which further ones wait for their files: many times what hides a round trip, and a few KiB each.
@@ -139,6 +149,7 @@ impl Default for FsOptions {
             write_behind_bytes: 0,
             flush_behind: false,
             groups_of: |_| Vec::new(),
+            page_bytes: 4096,
         }
     }
 }

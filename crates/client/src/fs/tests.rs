@@ -983,6 +983,10 @@ impl Kernel {
 }
 
 impl KernelCache for Kernel {
+    fn clear(&self, _gfid: Gfid, _part: Range<u64>) -> Dropping {
+        Box::pin(std::future::ready(()))
+    }
+
     fn invalidate(&self, gfid: Gfid, part: Range<u64>) -> Dropping {
         let within = |key: &(Gfid, u64)| key.0 == gfid && part.contains(&(key.1 * PAGE));
         if self.pages().iter().any(|(key, page)| within(key) && page.is_none()) {

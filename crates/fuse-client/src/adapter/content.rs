@@ -22,6 +22,11 @@ const PAGE_BYTES: u64 = 4096;
 const PAGED: FileHandle = FileHandle(0);
 const DIRECT: FileHandle = FileHandle(1);
 
+/// Can a file be stored to through a mapping of a handle with these flags?
+pub(super) fn is_mappable(flags: OpenFlags) -> bool {
+    flags.acc_mode() == OpenAccMode::O_RDWR
+}
+
 fn writes(flags: OpenFlags) -> bool {
     flags.acc_mode() != OpenAccMode::O_RDONLY
 }
@@ -75,7 +80,13 @@ impl Adapter {
             RequestKind::Open,
             (file, 0),
             reply,
-            move |fs| async move { fs.open(file, writes(flags), caller).await },
+            move |fs| async move {
+                let cached = fs.open(file, writes(flags), caller).await?;
+                if is_mappable(flags) {
+                    fs.may_be_mapped(file);
+                }
+                Ok(cached)
+            },
             move |reply, cached| reply.opened(handle, open_flags(handle, cached)),
         );
     }
@@ -101,7 +112,13 @@ impl Adapter {
             RequestKind::Create,
             (parent, 0),
             reply,
-            move |fs| async move { fs.create(parent, name, mode & 0o7777, how, caller).await },
+            move |fs| async move {
+                let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
+                if is_mappable(flags) {
+                    fs.may_be_mapped(made.0.gfid);
+                }
+                Ok(made)
+            },
             move |reply, (attr, cached)| {
                 let (attr, attr_ttl) = shape.of(&attr);
                 // One time to live for both: the shorter.
@@ -126,7 +143,10 @@ impl Adapter {
             (file, offset),
             reply,
             move |fs| async move {
-                let _locked = pages.map(|pages| fs.pages_locked(file, pages));
+                let _locked = pages.map(|pages| {
+                    fs.pages_filled(file, pages.end);
+                    fs.pages_locked(file, pages)
+                });
                 fs.read(file, offset, size as usize, caller).await
             },
             |reply, data| reply.data(&data),

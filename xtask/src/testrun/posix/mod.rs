@@ -18,6 +18,8 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::process::Command;
 
+const MAPPINGS: &str = include_str!("../mappings.py");
+const MAPPINGS_SECONDS: u64 = 120;
 const SET_IDS: &str = include_str!("set_ids.py");
 /// Some hundred cases, each with a process of its own.
 const SET_IDS_SECONDS: u64 = 240;
@@ -50,10 +52,26 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "statfs_size") {
         report.case("posix", "statfs_size", || statfs_size(bench, rig))?;
     }
+    if report_wants(report, "mappings") {
+        report.case("posix", "mappings", || mappings(bench, rig, None))?;
+    }
     if report_wants(report, "set_ids") {
         report.case("posix", "set_ids", || set_ids(bench, rig))?;
     }
     Ok(())
+}
+
+/// Stores through shared mappings of one mount, and what another one then sees: see `mappings.py`.
+///
+/// # Errors
+/// What is not as on a local file system.
+pub fn mappings(bench: &Bench, rig: &Rig, other: Option<&Path>) -> Outcome {
+    let area = rig.area(bench, "mappings")?;
+    let script = rig.scratch("program")?.join("mappings.py");
+    std::fs::write(&script, MAPPINGS).doing(|| "cannot write the script")?;
+    let mut command = Command::new("python3");
+    command.arg(script).arg(&area).args(other.map(|mount| mount.join("mappings")));
+    bench.run(&mut command, MAPPINGS_SECONDS).map(drop)
 }
 
 /// Changes of content take set-ID bits and capabilities away as on the local file system of the build directory.
@@ -69,7 +87,11 @@ fn set_ids(bench: &Bench, rig: &Rig) -> Outcome {
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run_data(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
-    run_checks(bench, rig, report, data::CHECKS.iter())
+    run_checks(bench, rig, report, data::CHECKS.iter())?;
+    if report_wants(report, "mappings") {
+        report.case("posix", "mappings", || mappings(bench, rig, None))?;
+    }
+    Ok(())
 }
 
 fn run_checks<'a>(bench: &Bench, rig: &Rig, report: &mut Report, checks: impl Iterator<Item = &'a Check>) -> Outcome {
