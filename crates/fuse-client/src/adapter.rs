@@ -5,6 +5,8 @@
 //! reply, which `fuser` then answers with EIO: no request stays unanswered.
 
 mod content;
+mod handles;
+mod interrupts;
 mod locks;
 mod names;
 mod times;
@@ -17,8 +19,10 @@ use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    Request, RequestId, TimeOrNow, WriteFlags,
 };
+use handles::Handles;
+use interrupts::Interrupts;
 use messenger::{Began, History};
 use protocol::Gfid;
 use protocol::namespace::Attr;
@@ -26,6 +30,7 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use times::{RequestKind, RequestTimes};
 
@@ -64,6 +69,8 @@ pub struct Adapter {
     history: History,
     /// The kernel allows mmap of files that bypass its cache.
     direct_mmap: bool,
+    interrupts: Arc<Interrupts>,
+    handles: Handles,
 }
 
 /// Makes answers for the kernel: attributes where nobody is to be asked how much the file takes on disk, and how long it
@@ -100,11 +107,10 @@ impl Shape {
 impl Adapter {
     /// For a file system that is started: its client lists how long requests take, and remembers them if it shall.
     pub fn new(fs: FileSystem, options: AdapterOptions) -> Self {
-        let (times, history) = {
-            let handle = fs.client().handle();
-            (RequestTimes::new(handle.operations()), handle.history().clone())
-        };
-        Self { fs, options, times, history, direct_mmap: false }
+        let handle = fs.client().handle().clone();
+        let (times, history) = (RequestTimes::new(handle.operations()), handle.history().clone());
+        let (interrupts, handles) = (Interrupts::new(&handle), Handles::new(handle.locks()));
+        Self { fs, options, times, history, interrupts, handles, direct_mmap: false }
     }
 
     fn shape(&self) -> Shape {
@@ -120,7 +126,7 @@ impl Adapter {
     }
 
     /// Starts an operation near a file; it returns the errno that it answered with, 0 for success.
-    fn start<F, Fut>(&self, kind: RequestKind, place: Gfid, offset: u64, operation: F)
+    fn start<F, Fut>(&self, req: &Request, kind: RequestKind, place: Gfid, offset: u64, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = i32> + 'static,
@@ -130,24 +136,37 @@ impl Adapter {
         let stopwatch = self.times.of(kind).stopwatch();
         // What is dropped before it is over is answered so by `fuser`.
         recording.answered(libc::EIO);
+        let (unique, thread) = (u64::from(req.unique()), req.pid());
+        let interrupts = kind.may_be_given_up().then(|| Arc::clone(&self.interrupts));
         self.fs.spawn(place, offset, move |fs| {
-            let answered = operation(fs);
+            let operation = operation(fs);
             async move {
-                recording.answered(answered.await);
+                let answered = match interrupts {
+                    Some(interrupts) => interrupts.unless_killed(unique, thread, operation).await,
+                    None => Some(operation.await),
+                };
+                recording.answered(answered.unwrap_or(libc::EINTR));
                 drop((stopwatch, recording));
             }
         });
     }
 
     /// Starts an operation near a file; `answer` tells the kernel what came of it.
-    fn run<F, Fut, T, R, A>(&self, kind: RequestKind, (place, offset): (Gfid, u64), reply: R, operation: F, answer: A)
-    where
+    fn run<F, Fut, T, R, A>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        (place, offset): (Gfid, u64),
+        reply: R,
+        operation: F,
+        answer: A,
+    ) where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, ClientError>> + 'static,
         R: Refuse + Send + 'static,
         A: FnOnce(R, T) + Send + 'static,
     {
-        self.start(kind, place, offset, move |fs| async move {
+        self.start(req, kind, place, offset, move |fs| async move {
             match operation(fs).await {
                 Ok(value) => {
                     answer(reply, value);
@@ -159,31 +178,38 @@ impl Adapter {
     }
 
     /// Starts an operation whose answer is success or an error.
-    fn run_empty<F, Fut>(&self, kind: RequestKind, place: Gfid, reply: ReplyEmpty, operation: F)
+    fn run_empty<F, Fut>(&self, req: &Request, kind: RequestKind, place: Gfid, reply: ReplyEmpty, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), ClientError>> + 'static,
     {
-        self.run(kind, (place, 0), reply, operation, |reply, ()| reply.ok());
+        self.run(req, kind, (place, 0), reply, operation, |reply, ()| reply.ok());
     }
 
     /// Starts an operation whose answer is a name's file.
-    fn run_entry<F, Fut>(&self, kind: RequestKind, place: Gfid, reply: ReplyEntry, operation: F)
+    fn run_entry<F, Fut>(&self, req: &Request, kind: RequestKind, place: Gfid, reply: ReplyEntry, operation: F)
     where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Attr, ClientError>> + 'static,
     {
         let shape = self.shape();
-        self.run(kind, (place, 0), reply, operation, move |reply, attr| shape.entry(&attr, reply));
+        self.run(req, kind, (place, 0), reply, operation, move |reply, attr| shape.entry(&attr, reply));
     }
 
     /// Starts an operation whose answer is bytes that the caller may have asked only the number of.
-    fn run_xattr<F, Fut>(&self, kind: RequestKind, place: Gfid, size: u32, reply: ReplyXattr, operation: F)
-    where
+    fn run_xattr<F, Fut>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        place: Gfid,
+        size: u32,
+        reply: ReplyXattr,
+        operation: F,
+    ) where
         F: FnOnce(LocalFs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Vec<u8>, ClientError>> + 'static,
     {
-        self.start(kind, place, 0, move |fs| async move {
+        self.start(req, kind, place, 0, move |fs| async move {
             match operation(fs).await {
                 Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
                 Ok(bytes) if bytes.len() <= size as usize => reply.data(&bytes),
@@ -218,10 +244,10 @@ refuse! {
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
-/// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), WRITEBACK_CACHE, and FLOCK_LOCKS: fuser does not
-/// tell them from fcntl's, so flock stays the kernel's and holds within one mount.
-const CAPABILITIES: [InitFlags; 10] = [
+/// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), and WRITEBACK_CACHE.
+const CAPABILITIES: [InitFlags; 11] = [
     InitFlags::FUSE_POSIX_LOCKS,
+    InitFlags::FUSE_FLOCK_LOCKS,
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -368,29 +394,34 @@ impl Filesystem for Adapter {
         self.do_write(req, (gfid(ino), fh), (offset, data), flags, written_back, reply);
     }
 
-    fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let (file, owner) = (gfid(ino), protocol::lock::LockOwner(lock_owner.0));
         let began = self.times.of(RequestKind::Flush).begin();
         if self.fs.closes_at_once(file, owner) {
             return self.answer_here(RequestKind::Flush, file, began, || reply.ok());
         }
-        self.run_empty(RequestKind::Flush, file, reply, move |fs| async move { fs.flush(file, owner).await });
+        self.run_empty(req, RequestKind::Flush, file, reply, move |fs| async move { fs.flush(file, owner).await });
     }
 
     fn release(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let file = gfid(ino);
-        self.run_empty(RequestKind::Release, file, reply, move |fs| async move {
+        let mut owners = self.handles.released(file, fh);
+        owners.extend(lock_owner.map(|owner| protocol::lock::LockOwner(owner.0)));
+        self.run_empty(req, RequestKind::Release, file, reply, move |fs| async move {
             if content::is_mappable(flags) {
                 fs.no_longer_mapped(file);
+            }
+            for owner in owners {
+                fs.close_locks(file, owner).await?;
             }
             fs.release(file).await
         });
@@ -398,12 +429,9 @@ impl Filesystem for Adapter {
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let (file, caller) = (gfid(ino), crate::convert::caller(req));
-        self.run_empty(
-            RequestKind::Fsync,
-            file,
-            reply,
-            move |fs| async move { fs.fsync(file, datasync, caller).await },
-        );
+        self.run_empty(req, RequestKind::Fsync, file, reply, move |fs| async move {
+            fs.fsync(file, datasync, caller).await
+        });
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -427,7 +455,13 @@ impl Filesystem for Adapter {
     fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let caller = crate::convert::caller(req);
         let dir = gfid(ino);
-        self.run_empty(RequestKind::FsyncDir, dir, reply, move |fs| async move { fs.sync_names(dir, caller).await });
+        self.run_empty(
+            req,
+            RequestKind::FsyncDir,
+            dir,
+            reply,
+            move |fs| async move { fs.sync_names(dir, caller).await },
+        );
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
@@ -453,13 +487,9 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let (file, caller) = (gfid(ino), crate::convert::caller(req));
-        self.run_xattr(
-            RequestKind::ListXattr,
-            file,
-            size,
-            reply,
-            move |fs| async move { fs.listxattr(file, caller).await },
-        );
+        self.run_xattr(req, RequestKind::ListXattr, file, size, reply, move |fs| async move {
+            fs.listxattr(file, caller).await
+        });
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -484,6 +514,10 @@ impl Filesystem for Adapter {
         self.do_create(req, gfid(parent), name, mode, OpenFlags(flags), reply);
     }
 
+    fn interrupt(&self, _req: &Request, unique: RequestId) {
+        self.interrupts.interrupt(unique.into());
+    }
+
     fn getlk(
         &self,
         req: &Request,
@@ -496,7 +530,7 @@ impl Filesystem for Adapter {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let wanted = locks::KernelLock { start, last: end, kind: typ, pid };
+        let wanted = locks::KernelLock { start, last: end, kind: typ, pid, is_flock: false };
         self.do_getlk(req, gfid(ino), lock_owner, &wanted, reply);
     }
 
@@ -504,16 +538,18 @@ impl Filesystem for Adapter {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         lock_owner: LockOwner,
         start: u64,
         end: u64,
         typ: i32,
         pid: u32,
         sleep: bool,
+        flock: bool,
         reply: ReplyEmpty,
     ) {
-        let wanted = locks::KernelLock { start, last: end, kind: typ, pid };
+        let wanted = locks::KernelLock { start, last: end, kind: typ, pid, is_flock: flock };
+        self.handles.locks(gfid(ino), fh, protocol::lock::LockOwner(lock_owner.0));
         self.do_setlk(req, gfid(ino), lock_owner, &wanted, sleep, reply);
     }
 

@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Under this name the program is the helper of `mount -t fuse.trefoil`.
 pub const HELPER: &str = "mount.fuse.trefoil";
@@ -104,6 +105,9 @@ struct MountArgs {
     /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default: 30]
     #[arg(long, env = "TREFOIL_TIMEOUT")]
     timeout: Option<String>,
+    /// Seconds for which to try again while the cluster cannot be reached, or forever: for fstab, with _netdev [default: 0]
+    #[arg(long, env = "TREFOIL_FUSE_RETRY", value_name = "SECONDS")]
+    retry: Option<String>,
     /// Where to serve /metrics over HTTP for Prometheus, IP:PORT [default: nowhere]
     #[arg(long, env = "TREFOIL_FUSE_HTTP_LISTEN", value_name = "ADDR")]
     http_listen: Option<String>,
@@ -178,6 +182,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("hedge_delay", args.hedge_delay),
         ("op_history", args.op_history),
         ("timeout", args.timeout),
+        ("retry", args.retry),
         ("http_listen", args.http_listen),
         ("sync_ahead", args.sync_ahead),
         ("times_follow", args.times_follow),
@@ -264,6 +269,10 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.push(format!("op_history={}", settings.op_history));
     list.extend(settings.hedge_delay.map(|delay| format!("hedge_delay={}", delay.as_secs_f64())));
     list.push(format!("timeout={}", settings.timeout.as_secs_f64()));
+    list.push(match settings.retry {
+        Duration::MAX => "retry=forever".to_owned(),
+        retry => format!("retry={}", retry.as_secs_f64()),
+    });
     list.push(format!("sync_ahead={}", settings.sync_ahead));
     list.push(format!("times_follow={}", settings.times_follow));
     list.push(format!("write_behind_bytes={}", settings.write_behind_bytes));
@@ -303,7 +312,6 @@ mod tests {
     use crate::options::KernelOptions;
     use client::ReadPolicy;
     use messenger::HistoryMode;
-    use std::time::Duration;
 
     fn mounted(args: &[&str]) -> MountSettings {
         match parse(args.iter().map(OsString::from)) {
@@ -350,6 +358,7 @@ mod tests {
             hedge_delay: Some(Duration::from_millis(20)),
             op_history: HistoryMode::LockFree,
             timeout: Duration::from_secs(7),
+            retry: Duration::MAX,
             http_listen: Some(([127, 0, 0, 1], 9283).into()),
             sync_ahead: false,
             times_follow: false,

@@ -13,13 +13,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
+/// Pause between two attempts to reach the cluster.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long a mount waits for the monitor before it gives up.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long files that are still open keep a mount alive after a signal: then the process ends, and they get errors.
@@ -96,9 +99,37 @@ fn start_log(settings: &MountSettings) -> Result<(), MountError> {
     Ok(())
 }
 
+/// Opens the session, and tries for as long as the settings say while the cluster cannot be reached.
+fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
+    let begin = Instant::now();
+    loop {
+        match attempt(settings, dir) {
+            Err(MountError::Cluster(error @ ClientError::Connect { .. })) if begin.elapsed() < settings.retry => {
+                tracing::warn!(%error, "not mounted yet; trying again");
+                thread::sleep(RETRY_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Says at once when nothing listens there: the session itself would go on trying.
+fn probe(address: &str) -> Result<(), MountError> {
+    let connect = |reason: String| MountError::Cluster(ClientError::Connect { monitor: address.to_owned(), reason });
+    // A name that is not known is told by the session.
+    let Some(addr) = address.to_socket_addrs().ok().and_then(|mut addrs| addrs.next()) else { return Ok(()) };
+    match TcpStream::connect_timeout(&addr, CONNECT_WAIT) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Err(connect(format!("{error}: nothing listens there")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Opens the session. Runs apart, so that an address where nothing answers does not hold the user up for longer than
 /// it takes to be sure.
-fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
+fn attempt(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
+    probe(&settings.address)?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = format!("fuse-client {}:{}", host.trim_end(), dir.display());
     let mut config = ClientConfig::new(settings.address.clone(), name);

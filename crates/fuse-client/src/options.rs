@@ -75,6 +75,8 @@ pub struct MountSettings {
     pub op_history: HistoryMode,
     /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for ever. Default 30 s.
     pub timeout: Duration,
+    /// For how long a mount tries again while the cluster cannot be reached; [`Duration::MAX`]: for ever. Default: it does not.
+    pub retry: Duration,
     /// Where `/metrics` is served over HTTP; nowhere by default.
     pub http_listen: Option<SocketAddr>,
     /// A sync that always follows the writes of a file begins with them. Default true; see [`FsOptions::sync_ahead`].
@@ -125,6 +127,7 @@ impl MountSettings {
             hedge_delay: None,
             op_history: HistoryMode::default(),
             timeout: Duration::from_secs(30),
+            retry: Duration::ZERO,
             http_listen: None,
             sync_ahead: true,
             times_follow: true,
@@ -190,6 +193,8 @@ impl MountSettings {
             ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
             ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,
             ("timeout", Some(value)) => self.timeout = seconds(name, value)?,
+            ("retry", Some("forever")) => self.retry = Duration::MAX,
+            ("retry", Some(value)) => self.retry = seconds(name, value)?,
             ("max_request_bytes", Some(value)) => {
                 let (min, max) = (REQUEST_BYTES_MIN.into(), REQUEST_BYTES_MAX.into());
                 self.max_request_bytes = number(name, value, min, max)? as u32;

@@ -30,6 +30,7 @@ fn wrong_usage_is_status_2() {
     complains(&["mount", "host:1"], 2, &["DIR"]);
     complains(&["mount", "host:1", "/mnt", "-o", "readpolicy=hash"], 2, &["readpolicy"]);
     complains(&["mount", "host:1", "/mnt", "--timeout", "soon"], 2, &["seconds"]);
+    complains(&["mount", "host:1", "/mnt", "-o", "retry=-1"], 2, &["seconds"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
 //! * [`heal`]: what was missed is made up for, on a new disk too.
 //! * [`sparse`]: huge files that store next to nothing.
+//! * [`waits`]: programs that are killed while they wait.
 //! * [`stranger`]: a mount that outlives its cluster.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
@@ -44,6 +45,7 @@ mod sparse;
 mod sqlite;
 mod stranger;
 mod two_mounts;
+mod waits;
 mod workspace_checks;
 
 use crate::cluster::layout::Spec;
@@ -70,7 +72,7 @@ pub struct TestArgs {
     #[arg(long)]
     dev: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx, fio, sqlite, git, tar,
-    /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, sparse, stranger, trefoil, compare, fuzz; with a slash, also a part of the
+    /// clients, two-mounts, kill, sick, crash, input, disk, heal, scrub, sparse, stranger, waits, trefoil, compare, fuzz; with a slash, also a part of the
     /// test's name: fio/randwrite. Several: kill,fio/randwrite
     filter: Option<String>,
 }
@@ -159,7 +161,7 @@ const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
 /// The options of such a mount.
 pub const ANSWERS_EARLY: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
     "trefoil",
     "two-mounts",
     "input",
@@ -168,6 +170,7 @@ const OWN: [&str; 12] = [
     "scrub",
     "sparse",
     "stranger",
+    "waits",
     "kill",
     "sick",
     "crash",
@@ -230,7 +233,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         &[("kill", kills::write_behind), ("disk", full_disk::run), ("stranger", stranger::run)],
         &[("kill", kills::with_client), ("two-mounts", two_mounts::run)],
         &[("kill", kills::together), ("kill", mds_power::run), ("heal", heal::run), ("input", bad_input::run)],
-        &[("scrub", scrub::run), ("two-mounts", two_mounts::behind), ("sparse", sparse::run)],
+        &[("scrub", scrub::run), ("two-mounts", two_mounts::behind), ("sparse", sparse::run), ("waits", waits::run)],
     ];
     side_by_side(&bench, report, &lists)?;
     report.goes_on();

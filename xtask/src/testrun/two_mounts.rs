@@ -17,6 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const SCRIPT: &str = include_str!("two_mounts.py");
+const FLOCK: &str = include_str!("flock.py");
 /// Within this time a mount serves, and a client that was told to stop has.
 const MOUNT_MAX: Duration = Duration::from_secs(40);
 /// Expiry of a session (10 s), and the decision on its last writes, on a loaded machine.
@@ -39,7 +40,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 9] = [
+        let tests: [PairTest; 10] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
             ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
             ("open and mapped files follow", |bench, rig, pair| pair.check(bench, rig, "descriptors", 60)),
@@ -48,6 +49,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             }),
             ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),
             ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
+            ("flock and locks of open file descriptions hold over both, and go with them", flock),
             ("locks survive a restart of the metadata service", restart),
             ("a client that is killed passes on what it held", killed),
             ("a client that is stopped and wakes up late has lost it", stopped),
@@ -169,6 +171,16 @@ impl Drop for Pair {
         // Only if it is empty, as it is when nothing is mounted.
         let _ = std::fs::remove_dir(&self.point);
     }
+}
+
+fn flock(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let (script, other) = (pair.scratch.join("flock.py"), pair.point.join("flock"));
+    std::fs::write(&script, FLOCK).doing(|| "cannot write the script")?;
+    let area = rig.area(bench, "flock")?;
+    for mount in [&other, &area] {
+        bench.run(Command::new("python3").arg(&script).arg(&area).arg(mount), 180)?;
+    }
+    Ok(())
 }
 
 fn restart(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {

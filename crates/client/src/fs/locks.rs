@@ -217,7 +217,11 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// A process closes a descriptor of the file: as POSIX has it, all its locks on the file go.
-    pub(super) async fn close_locks(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
+    /// So do those of an open file description (flock, F_OFD_SETLK) with its last descriptor.
+    ///
+    /// # Errors
+    /// That the service was not told; they may be held until the file is closed.
+    pub async fn close_locks(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
         self.shared.locks.closes_lost(|file, whose| (file, whose) == (gfid, owner));
         if self.shared.locks.may_hold(gfid, owner) {
             self.lock_op(gfid, owner, LockOp::Close, super::own_caller()).await?;

@@ -1,5 +1,6 @@
 //! Requests about the content of files.
 
+use super::handles::bypasses_pages;
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
@@ -17,11 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 const COPY_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a page: the smallest of any machine. Where they are larger, a drop of a file's pages may wait for a write.
 const PAGE_BYTES: u64 = 4096;
-/// A handle carries one thing, in its number: whether the kernel was told to bypass its pages (`FOPEN_DIRECT_IO`), which the flags that come
-/// with later requests do not tell: they may have been changed since. Everything else is kept by file.
-const PAGED: FileHandle = FileHandle(0);
-const DIRECT: FileHandle = FileHandle(1);
-
 /// Can a file be stored to through a mapping of a handle with these flags?
 pub(super) fn is_mappable(flags: OpenFlags) -> bool {
     flags.acc_mode() == OpenAccMode::O_RDWR
@@ -35,13 +31,13 @@ fn writes(flags: OpenFlags) -> bool {
 fn open_flags(handle: FileHandle, cached: bool) -> FopenFlags {
     let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, cached);
-    flags.set(FopenFlags::FOPEN_DIRECT_IO, handle == DIRECT);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, bypasses_pages(handle));
     flags
 }
 
 /// Does a request by a handle with these flags go by the kernel's pages?
 fn is_direct(handle: FileHandle, flags: OpenFlags) -> bool {
-    handle == DIRECT || flags.0 & libc::O_DIRECT != 0
+    bypasses_pages(handle) || flags.0 & libc::O_DIRECT != 0
 }
 
 /// The sync that a write by a handle with these flags brings with it. RWF_DSYNC and RWF_SYNC come as flags, too.
@@ -70,13 +66,14 @@ impl Adapter {
     /// which lets writes of one file run in parallel. For O_APPEND too: the kernel writes where it believes the end to
     /// be, and if another mount has moved it, the data goes elsewhere than into the pages that it was put in.
     fn handle(&self, flags: OpenFlags) -> FileHandle {
-        if self.direct_mmap && flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0 { DIRECT } else { PAGED }
+        self.handles.open(self.direct_mmap && flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0)
     }
 
     pub(super) fn do_open(&self, req: &Request, file: Gfid, flags: OpenFlags, reply: ReplyOpen) {
         let caller = caller(req);
         let handle = self.handle(flags);
         self.run(
+            req,
             RequestKind::Open,
             (file, 0),
             reply,
@@ -109,6 +106,7 @@ impl Adapter {
         let handle = self.handle(flags);
         let shape = self.shape();
         self.run(
+            req,
             RequestKind::Create,
             (parent, 0),
             reply,
@@ -139,6 +137,7 @@ impl Adapter {
         let caller = caller(req);
         let pages = (!is_direct(handle, flags)).then(|| offset..offset.saturating_add(size.into()));
         self.run(
+            req,
             RequestKind::Read,
             (file, offset),
             reply,
@@ -166,7 +165,7 @@ impl Adapter {
         let append = flags.0 & libc::O_APPEND != 0 && !written_back;
         let paged = written_back || !is_direct(handle, flags);
         // After all other writes the kernel asks for the sync itself.
-        let sync = if handle == DIRECT && !written_back { sync_of(flags) } else { SyncKind::None };
+        let sync = if bypasses_pages(handle) && !written_back { sync_of(flags) } else { SyncKind::None };
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (writer, data) = (writer(req), self.fs.copy_of(file, offset, data));
@@ -177,6 +176,7 @@ impl Adapter {
         };
         let len = data.len() as u32;
         self.run(
+            req,
             RequestKind::Write,
             (file, offset),
             reply,
@@ -199,7 +199,7 @@ impl Adapter {
     ) {
         let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         let writer = writer(req);
-        self.run_empty(RequestKind::Fallocate, file, reply, move |fs| async move {
+        self.run_empty(req, RequestKind::Fallocate, file, reply, move |fs| async move {
             fs.allocate(file, offset, length, mode, writer).await
         });
     }
@@ -214,6 +214,7 @@ impl Adapter {
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let caller = caller(req);
         self.run(
+            req,
             RequestKind::Lseek,
             (file, offset),
             reply,
@@ -225,6 +226,7 @@ impl Adapter {
     pub(super) fn do_copy(&self, req: &Request, from: (Gfid, u64), to: (Gfid, u64), len: u64, reply: ReplyWrite) {
         let writer = writer(req);
         self.run(
+            req,
             RequestKind::Copy,
             to,
             reply,

@@ -1,8 +1,8 @@
-//! Requests about byte-range locks.
+//! Requests about locks: byte ranges (fcntl), and whole files (flock).
 //!
-//! The kernel would have a wait that is interrupted answered early, but `fuser` 0.18 answers its FUSE_INTERRUPT with
-//! "not implemented", after which the kernel waits for the lock itself, deaf even to SIGKILL. So whoever waits is looked
-//! at a few times a second: a signal that it will act on ends the wait with EINTR.
+//! Both are byte-range locks of the metadata service. flock and fcntl do not see each other, so a lock of flock is one of
+//! [`FLOCK_RANGE`], where no offset lies. Whoever waits is looked at a few times a second: a signal that it will act on ends
+//! the wait with EINTR.
 
 use super::Adapter;
 use super::times::RequestKind;
@@ -14,6 +14,8 @@ use protocol::namespace::LeaseMode;
 
 /// The end of a range without an end, in the kernel's requests: the largest `off_t`.
 const OFFSET_MAX: u64 = i64::MAX as u64;
+/// What a lock of flock(2) covers: bytes beyond any `off_t`.
+const FLOCK_RANGE: ByteRange = ByteRange { start: OFFSET_MAX + 1, last: u64::MAX };
 /// Signals that stop and continue a process: a wait goes on over them.
 const JOB_SIGNALS: [i32; 5] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT];
 
@@ -27,11 +29,16 @@ pub struct KernelLock {
     pub kind: i32,
     /// Who asks.
     pub pid: u32,
+    /// It is one of flock(2).
+    pub is_flock: bool,
 }
 
 impl KernelLock {
     fn range(&self) -> ByteRange {
-        ByteRange { start: self.start, last: if self.last >= OFFSET_MAX { u64::MAX } else { self.last } }
+        if self.is_flock {
+            return FLOCK_RANGE;
+        }
+        ByteRange { start: self.start.min(OFFSET_MAX), last: self.last.min(OFFSET_MAX) }
     }
 
     /// `None` for an unlock.
@@ -46,7 +53,7 @@ impl KernelLock {
 }
 
 /// Signals in a field of `/proc/<thread>/status`, bit 0 for signal 1.
-fn signals(status: &str, field: &str) -> u64 {
+pub(super) fn signals(status: &str, field: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|value| u64::from_str_radix(value.trim(), 16).ok()).unwrap_or(0)
 }
@@ -74,6 +81,7 @@ impl Adapter {
         let Some(lock) = wanted.lock() else { return reply.error(Errno::EINVAL) };
         let caller = caller(req);
         self.run(
+            req,
             RequestKind::GetLock,
             (file, 0),
             reply,
@@ -100,12 +108,12 @@ impl Adapter {
         let (caller, thread, owner) = (caller(req), req.pid(), lock::LockOwner(owner.0));
         let (lock, range) = (wanted.lock(), wanted.range());
         let Some(lock) = lock else {
-            return self.run_empty(RequestKind::Unlock, file, reply, move |fs| async move {
+            return self.run_empty(req, RequestKind::Unlock, file, reply, move |fs| async move {
                 fs.unlock(file, owner, range, caller).await
             });
         };
         if !waits {
-            return self.run_empty(RequestKind::SetLock, file, reply, move |fs| async move {
+            return self.run_empty(req, RequestKind::SetLock, file, reply, move |fs| async move {
                 fs.set_lock(file, owner, lock, caller).await
             });
         }
@@ -145,9 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn a_range_without_an_end_has_none() {
-        let lock = KernelLock { start: 5, last: OFFSET_MAX, kind: libc::F_WRLCK, pid: 1 };
-        assert_eq!(lock.lock().map(|lock| lock.range), Some(ByteRange { start: 5, last: u64::MAX }));
-        assert!(KernelLock { kind: libc::F_UNLCK, ..lock }.lock().is_none());
+    fn a_range_without_an_end_has_none_that_an_offset_can_reach() {
+        let lock = KernelLock { start: 5, last: OFFSET_MAX, kind: libc::F_WRLCK, pid: 1, is_flock: false };
+        assert_eq!(lock.lock().map(|lock| lock.range), Some(ByteRange { start: 5, last: OFFSET_MAX }));
+        let whole = KernelLock { is_flock: true, ..lock };
+        assert!(!whole.range().overlaps(ByteRange { start: 0, last: OFFSET_MAX }), "flock and fcntl do not meet");
+        assert!(KernelLock { kind: libc::F_UNLCK, ..whole }.lock().is_none());
     }
 }

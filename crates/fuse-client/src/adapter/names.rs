@@ -52,12 +52,9 @@ impl Adapter {
             return self.times.of(RequestKind::Lookup).end(began);
         }
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry(
-            RequestKind::Lookup,
-            parent,
-            reply,
-            move |fs| async move { fs.lookup(parent, name, caller).await },
-        );
+        self.run_entry(req, RequestKind::Lookup, parent, reply, move |fs| async move {
+            fs.lookup(parent, name, caller).await
+        });
     }
 
     pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
@@ -71,6 +68,7 @@ impl Adapter {
             return self.times.of(RequestKind::GetAttr).end(began);
         }
         self.run(
+            req,
             RequestKind::GetAttr,
             (file, 0),
             reply,
@@ -110,6 +108,7 @@ impl Adapter {
             });
         }
         self.run(
+            req,
             RequestKind::SetAttr,
             (file, 0),
             reply,
@@ -124,6 +123,7 @@ impl Adapter {
     pub(super) fn do_readlink(&self, req: &Request, file: Gfid, reply: ReplyData) {
         let caller = caller(req);
         self.run(
+            req,
             RequestKind::ReadLink,
             (file, 0),
             reply,
@@ -135,53 +135,44 @@ impl Adapter {
     pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry(RequestKind::MkNod, parent, reply, move |fs| async move {
+        self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
             fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await
         });
     }
 
     pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry(RequestKind::MkDir, parent, reply, move |fs| async move {
+        self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
             fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await
         });
     }
 
     pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
-        self.run_entry(RequestKind::Symlink, parent, reply, move |fs| async move {
+        self.run_entry(req, RequestKind::Symlink, parent, reply, move |fs| async move {
             fs.symlink(parent, name, target, caller).await
         });
     }
 
     pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_entry(
-            RequestKind::Link,
-            parent,
-            reply,
-            move |fs| async move { fs.link(file, parent, name, caller).await },
-        );
+        self.run_entry(req, RequestKind::Link, parent, reply, move |fs| async move {
+            fs.link(file, parent, name, caller).await
+        });
     }
 
     pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_empty(
-            RequestKind::Unlink,
-            parent,
-            reply,
-            move |fs| async move { fs.unlink(parent, name, caller).await },
-        );
+        self.run_empty(req, RequestKind::Unlink, parent, reply, move |fs| async move {
+            fs.unlink(parent, name, caller).await
+        });
     }
 
     pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_empty(
-            RequestKind::RmDir,
-            parent,
-            reply,
-            move |fs| async move { fs.rmdir(parent, name, caller).await },
-        );
+        self.run_empty(req, RequestKind::RmDir, parent, reply, move |fs| async move {
+            fs.rmdir(parent, name, caller).await
+        });
     }
 
     pub(super) fn do_rename(
@@ -194,12 +185,9 @@ impl Adapter {
     ) {
         let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
-        self.run_empty(
-            RequestKind::Rename,
-            from.0,
-            reply,
-            move |fs| async move { fs.rename(from, to, mode, caller).await },
-        );
+        self.run_empty(req, RequestKind::Rename, from.0, reply, move |fs| async move {
+            fs.rename(from, to, mode, caller).await
+        });
     }
 
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
@@ -263,12 +251,13 @@ impl Adapter {
         }
         let caller = caller(req);
         let read = move |fs: LocalFs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await };
-        self.run(kind, (dir, 0), reply, read, answer);
+        self.run(req, kind, (dir, 0), reply, read, answer);
     }
 
     pub(super) fn do_statfs(&self, req: &Request, file: Gfid, reply: ReplyStatfs) {
         let caller = caller(req);
         self.run(
+            req,
             RequestKind::StatFs,
             (file, 0),
             reply,
@@ -299,7 +288,7 @@ impl Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let (caller, name, value) = (caller(req), bytes(name), value.to_vec());
-        self.run_empty(RequestKind::SetXattr, file, reply, move |fs| async move {
+        self.run_empty(req, RequestKind::SetXattr, file, reply, move |fs| async move {
             fs.setxattr(file, name, value, create, caller).await
         });
     }
@@ -312,14 +301,14 @@ impl Adapter {
             return reply.error(Errno::ENODATA);
         }
         let (caller, name) = (caller(req), bytes(name));
-        self.run_xattr(RequestKind::GetXattr, file, size, reply, move |fs| async move {
+        self.run_xattr(req, RequestKind::GetXattr, file, size, reply, move |fs| async move {
             fs.getxattr(file, name, caller).await
         });
     }
 
     pub(super) fn do_removexattr(&self, req: &Request, file: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        self.run_empty(RequestKind::RemoveXattr, file, reply, move |fs| async move {
+        self.run_empty(req, RequestKind::RemoveXattr, file, reply, move |fs| async move {
             fs.removexattr(file, name, caller).await
         });
     }

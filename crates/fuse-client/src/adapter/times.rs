@@ -16,6 +16,11 @@ macro_rules! kinds {
             pub fn name(self) -> &'static str {
                 match self { $(RequestKind::$kind => $name,)* }
             }
+
+            /// May it be given up when its caller is killed? Not what closes or makes files: nobody else would finish it.
+            pub fn may_be_given_up(self) -> bool {
+                !matches!(self, RequestKind::Create | RequestKind::Flush | RequestKind::Release | RequestKind::Unlock)
+            }
         }
     };
 }

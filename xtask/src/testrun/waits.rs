@@ -1,0 +1,100 @@
+//! Programs that wait for storage daemons which do not answer, and are killed: they go at once, and leave nothing in the way
+//! of others. Their mount waits for ever, so that nothing but this ends a request.
+
+use super::Bench;
+use super::report::Report;
+use super::rig::{Background, Rig, background};
+use crate::cluster::layout::{MOUNT, Spec, osd_name};
+use crate::error::{Context, Outcome, ensure};
+use crate::exec;
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::Duration;
+
+/// What is killed is gone within this time, on a busy machine too; unanswered requests here are never answered.
+const GONE_SECONDS: u64 = 60;
+/// Programs reach the request that is not answered within this time.
+const REACH: Duration = Duration::from_secs(1);
+/// What each program does, from a directory of the mount that has a file of 8 MiB for each.
+const PROGRAMS: [&str; 7] = [
+    "exec cat file0 > /dev/null",
+    "exec dd if=file1 of=/dev/null bs=1M iflag=direct status=none",
+    "exec dd if=/dev/zero of=file2 bs=1M count=8 conv=notrunc,fsync status=none",
+    "exec dd if=/dev/zero of=file3 bs=1M count=8 conv=notrunc oflag=direct status=none",
+    "exec dd if=/dev/zero of=new4 bs=1M count=8 conv=fsync status=none",
+    "exec truncate -s 100 file5",
+    "exec python3 -c 'import mmap; f = open(\"file6\", \"rb\"); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[9999]'",
+];
+
+/// Runs the tests.
+///
+/// # Errors
+/// Only on Ctrl-C.
+pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
+    let change = |spec| Spec { mount_options: "timeout=0".into(), ..spec };
+    let Some(rig) = Rig::start("waits", bench, report, change)? else { return Ok(()) };
+    let name = "programs that wait for stopped storage daemons go when they are killed, and the mount goes on";
+    if report.wants_test("waits", name) {
+        report.case("waits", name, || killed(bench, &rig))?;
+    }
+    let name = "a mount with retry= waits for servers that come later, and one without is refused";
+    if report.wants_test("waits", name) {
+        report.case("waits", name, || comes_later(bench, &rig))?;
+    }
+    rig.finish(bench, report)
+}
+
+fn comes_later(bench: &Bench, rig: &Rig) -> Outcome {
+    rig.cluster.unmount(&bench.interrupt)?;
+    rig.cluster.kill("monitor")?;
+    let mount = |option: &str| {
+        let mut command = rig.cluster.command("fuse-client");
+        command.arg("mount").arg(rig.cluster.layout().monitor.to_string()).arg(rig.mount());
+        command.args(["--daemon", "-o", option]);
+        command
+    };
+    let refused = exec::run(&mut mount("ro"), Duration::from_secs(GONE_SECONDS), &bench.interrupt)?;
+    ensure!(!refused.ok() && refused.stderr.contains("nothing listens there"), "without: {}", refused.stderr);
+    let waiting = background(&mut mount("retry=forever"), &rig.scratch("programs")?.join("retry.out"))?;
+    bench.interrupt.sleep(REACH)?;
+    rig.cluster.start("monitor", &bench.interrupt)?;
+    waiting.finish(bench, GONE_SECONDS)?;
+    bench.shell(rig.mount(), "echo here > later; cat later", GONE_SECONDS)?;
+    bench.run(rig.cluster.command("fuse-client").arg("umount").arg(rig.mount()), GONE_SECONDS)?;
+    rig.cluster.start(MOUNT, &bench.interrupt)
+}
+
+fn killed(bench: &Bench, rig: &Rig) -> Outcome {
+    let fill = "for i in 0 1 2 3 4 5 6; do head -c 8M /dev/urandom > file$i; done; sync file*";
+    bench.shell(rig.mount(), fill, GONE_SECONDS)?;
+    bench.shell(rig.mount(), "cat file? > sum; sync sum", GONE_SECONDS)?;
+    rig.remount(bench)?;
+    let osds: Vec<String> = (0..rig.cluster.layout().osds.len()).map(osd_name).collect();
+    let signal = |signal| osds.iter().try_for_each(|name| rig.cluster.daemon(name)?.signal(signal));
+    signal(Signal::STOP)?;
+    let outcome = kill_programs(bench, rig);
+    // Also when it failed: nothing may stay stopped.
+    signal(Signal::CONT)?;
+    outcome?;
+    rig.wait_clean(bench, GONE_SECONDS)?;
+    let line = "for i in 0 1 6; do cmp -n 8388608 file$i sum 0 $((i * 8388608)); done; rm -f file* new4 sum";
+    bench.shell(rig.mount(), line, GONE_SECONDS).map(drop)
+}
+
+fn kill_programs(bench: &Bench, rig: &Rig) -> Outcome {
+    let scratch = rig.scratch("programs")?;
+    let start = |(number, line): (usize, &&str)| {
+        let output = scratch.join(format!("{number}.out"));
+        background(Command::new("bash").args(["-c", line]).current_dir(rig.mount()), &output)
+    };
+    let mut programs: Vec<Background> = PROGRAMS.iter().enumerate().map(start).collect::<Outcome<_>>()?;
+    bench.interrupt.sleep(REACH)?;
+    for (program, line) in programs.iter_mut().zip(PROGRAMS) {
+        ensure!(!program.has_ended(), "`{line}` ended, though nothing answers");
+        program.kill_unawaited()?;
+    }
+    for (program, line) in programs.into_iter().zip(PROGRAMS) {
+        program.end(bench, GONE_SECONDS).doing(|| format!("`{line}` was killed and stays"))?;
+    }
+    Ok(())
+}
