@@ -39,8 +39,8 @@ pub trait ControlPlane: Send {
     /// When it cannot be read, or is damaged.
     fn load(&mut self) -> Result<Option<MonitorState>, ControlError>;
 
-    /// Saves the state durably. After an error it is not known which state a later `load` gives; the monitor has to
-    /// stop, and start from what is there.
+    /// Saves the state durably. After an error it is not known which of the two states a later `load` gives: the monitor tells
+    /// nobody of this one before a save of it, or of a later one, has succeeded.
     ///
     /// # Errors
     /// When it is not certain to be durable.
@@ -96,9 +96,9 @@ pub enum ControlError {
         /// Its format.
         found: u32,
     },
-    /// An earlier save failed, so what is on disk is not known.
-    #[error("an earlier save of the monitor's state failed: restart the monitor")]
-    Poisoned,
+    /// A save ended without a result: a bug.
+    #[error("a save of the monitor's state ended without a result: restart the monitor")]
+    NoResult,
 }
 
 /// The state in one file of a directory that no other monitor uses.
@@ -107,7 +107,6 @@ pub struct Embedded {
     dir: PathBuf,
     /// Locked for as long as it is open.
     _lock: File,
-    poisoned: bool,
 }
 
 impl Embedded {
@@ -137,7 +136,7 @@ impl Embedded {
         }
         let named = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         named.map_err(failed("write", &path))?;
-        Ok(Self { dir: dir.to_owned(), _lock: lock, poisoned: false })
+        Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
     fn write_state(&self, bytes: &[u8]) -> Result<(), ControlError> {
@@ -198,9 +197,6 @@ impl ControlPlane for Embedded {
     }
 
     fn save(&mut self, state: &MonitorState) -> Result<(), ControlError> {
-        if self.poisoned {
-            return Err(ControlError::Poisoned);
-        }
         let payload = postcard::to_stdvec(state).expect("the state contains only encodable types");
         let mut bytes = Vec::with_capacity(Self::HEADER_BYTES + payload.len());
         bytes.extend_from_slice(&Self::MAGIC);
@@ -210,9 +206,7 @@ impl ControlPlane for Embedded {
         bytes.extend_from_slice(&payload);
         let crc = crc32c::crc32c(&bytes[16..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        let result = self.write_state(&bytes);
-        self.poisoned = result.is_err();
-        result
+        self.write_state(&bytes)
     }
 }
 

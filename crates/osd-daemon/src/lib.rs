@@ -14,3 +14,4 @@ pub mod monitor;
 pub mod osd;
 mod readiness;
 pub mod roles;
+mod supervisor;

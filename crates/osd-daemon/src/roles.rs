@@ -10,10 +10,11 @@ use crate::mds::{self, MdsConfig, MdsError, MdsHandle};
 use crate::monitor::{self, MonitorConfig, MonitorError, MonitorHandle};
 use crate::osd::{self, OsdConfig, OsdError, OsdHandle};
 use crate::readiness;
+use crate::supervisor::{self, Supervisor};
 use cluster::{ControlError, PoolSpec};
 use ec_store::superblock::DataDirError;
 use messenger::http::{HttpError, HttpServer};
-use messenger::{Runtime, RuntimeConfig, RuntimeError};
+use messenger::{Handle, Runtime, RuntimeConfig, RuntimeError};
 use metadata::StoreError;
 use protocol::OsdId;
 use protocol::monitor::ClusterStatus;
@@ -66,7 +67,7 @@ impl StartError {
 #[derive(Default)]
 pub struct Running {
     monitor: Option<(MonitorHandle, Runtime)>,
-    mds: Option<Mds>,
+    mds: Option<(Supervisor<Mds>, Runtime)>,
     osds: Vec<OsdHandle>,
     http: Option<HttpServer>,
     /// What the monitor said when the whole cluster in this process began to serve.
@@ -86,17 +87,36 @@ const HELD_PAUSE: Duration = Duration::from_millis(100);
 struct Mds {
     handle: Arc<MdsHandle>,
     data: DataClient,
-    runtime: Runtime,
 }
 
 impl Mds {
+    fn start(config: MdsConfig, handle: &Handle) -> Result<Mds, StartError> {
+        let monitor = config.monitor;
+        let mds = Arc::new(mds::start(config, handle)?);
+        let data = DataClient::start(monitor, &mds, handle.locks()).map_err(StartError::Thread)?;
+        Ok(Mds { handle: mds, data })
+    }
+
+    /// Starts it after its store has failed, or could not be opened, mostly for want of space: without its reserve.
+    fn start_again(config: &MdsConfig, handle: &Handle) -> Result<Mds, StartError> {
+        if mds::reserve::release(&config.dir) {
+            tracing::warn!(dir = %config.dir.display(), "the metadata service gives its reserved space up");
+        }
+        Mds::start(config.clone(), handle)
+    }
+}
+
+impl supervisor::Role for Mds {
+    fn is_running(&self) -> bool {
+        self.handle.is_running()
+    }
+
     fn stop(self) {
         self.data.stop();
         match Arc::try_unwrap(self.handle) {
             Ok(handle) => handle.stop(),
             Err(_) => tracing::warn!("the metadata service is still in use: it stops with its threads"),
         }
-        self.runtime.shutdown();
     }
 }
 
@@ -168,15 +188,25 @@ impl Running {
                 sync_interval: Duration::from_millis(config.mds_sync_interval_ms),
                 ..MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr)
             };
-            let handle = Arc::new(mds::start(mds_config, &runtime.handle())?);
-            let data =
-                DataClient::start(monitor_addr, &handle, runtime.handle().locks()).map_err(StartError::Thread)?;
-            self.mds = Some(Mds { handle, data, runtime });
+            let handle = runtime.handle();
+            let mds = match Mds::start(mds_config.clone(), &handle) {
+                Err(StartError::Mds(MdsError::Store(StoreError::Backend(_)))) => {
+                    Mds::start_again(&mds_config, &handle)?
+                }
+                started => started?,
+            };
+            let addr = mds.handle.addr();
+            let again = move || {
+                let config = MdsConfig { listen: addr, ..mds_config.clone() };
+                Mds::start_again(&config, &handle).map_err(|error| error.to_string())
+            };
+            let watched = Supervisor::start("mds", addr, mds, runtime.handle().locks(), again);
+            self.mds = Some((watched.map_err(StartError::Thread)?, runtime));
         }
         if let Some(addr) = config.http_listen {
             let monitor = self.monitor.iter().map(|(_, runtime)| runtime.handle());
             let osds = self.osds.iter().map(|osd| osd.workers().clone());
-            let mds = self.mds.iter().map(|mds| mds.runtime.handle());
+            let mds = self.mds.iter().map(|(_, runtime)| runtime.handle());
             self.http = Some(HttpServer::metrics(addr, monitor.chain(osds).chain(mds).collect())?);
         }
         if let (Some((_, runtime)), Some(_), false) = (&self.monitor, &self.mds, self.osds.is_empty()) {
@@ -194,7 +224,7 @@ impl Running {
     pub fn addresses(&self) -> impl Iterator<Item = (String, SocketAddr)> {
         let monitor = self.monitor.iter().map(|(m, _)| ("monitor".to_owned(), m.addr()));
         let osds = self.osds.iter().map(|o| (o.id().to_string(), o.addr()));
-        let mds = self.mds.iter().map(|m| ("mds".to_owned(), m.handle.addr()));
+        let mds = self.mds.iter().map(|(m, _)| ("mds".to_owned(), m.addr()));
         let http = self.http.iter().map(|http| ("http".to_owned(), http.addr()));
         monitor.chain(osds).chain(mds).chain(http)
     }
@@ -203,8 +233,9 @@ impl Running {
     /// shrink in-sync sets.
     pub fn stop(self) {
         drop(self.http);
-        if let Some(mds) = self.mds {
+        if let Some((mds, runtime)) = self.mds {
             mds.stop();
+            runtime.shutdown();
         }
         if let Some((monitor, runtime)) = self.monitor {
             monitor.stop();

@@ -3,6 +3,8 @@
 //! Each storage daemon has a small file system in memory. Writers note the sum of every file that an fsync has promised them; on a
 //! mount that answers early, of every file that was written and closed without an error.
 
+mod services;
+
 use super::report::Report;
 use super::rig::{Background, Rig, RigTest, background, mount_points};
 use super::{ANSWERS_EARLY, Bench};
@@ -89,7 +91,8 @@ fn behind(bench: &Bench, report: &mut Report) -> Outcome {
         filled(bench, &rig, &CLOSED)
     })?;
     report.phase("");
-    rig.finish(bench, report)
+    rig.finish(bench, report)?;
+    services::run(bench, report)
 }
 
 /// A cluster whose storage daemons have small disks.

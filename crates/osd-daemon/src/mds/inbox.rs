@@ -74,7 +74,12 @@ impl Service for Forward {
         match protocol::decode::<Request>("namespace request", &message.front) {
             Ok(request) => {
                 let (connection, reply_to) = (connection.clone(), message.reply_to());
+                let asked = connection.clone();
                 self.inbox.push(Event::Request { connection, reply_to, request });
+                if self.inbox.is_stopped() {
+                    // Nobody answers here any more.
+                    asked.close();
+                }
             }
             Err(error) => {
                 tracing::warn!(peer = %connection.peer(), %error, "request refused");

@@ -5,7 +5,7 @@
 //! all workers only pass it what arrives. All that has arrived is carried out, committed together, and then answered. A
 //! sync to disk runs on an I/O thread, many requests sharing one, and at an interval without being asked. Until the
 //! first map has come from the monitor everybody is told to ask again. If the store fails, the role stops answering:
-//! nobody can say any more what is on disk, and a restart finds out.
+//! nobody can say any more what is on disk, and a restart finds out, which `roles` begins by itself.
 //!
 //! Start reading at `owner`; what deletes objects and recovers sizes is [`DataWorker`], which others implement.
 
@@ -13,6 +13,7 @@ mod data;
 mod inbox;
 mod link;
 mod owner;
+pub(crate) mod reserve;
 #[cfg(test)]
 mod tests;
 
@@ -226,8 +227,14 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     handle.spawn_on(on, move |worker| async move {
         worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
         if let Err(error) = Owner::new(worker, service, Arc::clone(&for_owner), config, cluster).run().await {
-            tracing::error!(%error, "metadata service stops: its store has failed; free space or repair, then restart");
+            tracing::error!(%error, "the metadata service's store has failed: it is opened again");
             for_owner.push(Event::Stop);
+            // Clients come again, to the service that is started next.
+            for (_, event) in for_owner.take().await {
+                if let Event::Request { connection, .. } = event {
+                    connection.close();
+                }
+            }
         }
         monitor.close();
         still_running.store(false, Ordering::Release);

@@ -1,7 +1,7 @@
 //! The owner: the one task that carries out all requests.
 
 use super::inbox::{Event, Inbox};
-use super::{MdsConfig, wall_clock};
+use super::{MdsConfig, reserve, wall_clock};
 use cluster::{ClusterMap, SessionState};
 use messenger::sync::{Receiver, Sender, oneshot};
 use messenger::{Brevity, Connection, LateCluster, Message, ReplyTo, TrafficClass, Worker};
@@ -118,6 +118,8 @@ impl Owner {
     /// When the store fails: nothing since the last turn was told to anyone.
     pub async fn run(mut self) -> Result<(), StoreError> {
         let result = self.serve().await;
+        // Clients come again, to the service that is started next.
+        self.sessions.values().for_each(Connection::close);
         if let Some(ended) = self.sync.ended.take() {
             // The sync holds the store open; gone or done, it has let go.
             let _ = ended.await;
@@ -329,7 +331,14 @@ impl Owner {
 
     fn check_space(&mut self) {
         match rustix::fs::statvfs(&self.config.dir) {
-            Ok(space) => self.service.set_full(space.f_bavail * space.f_frsize < self.config.free_bytes_min),
+            Ok(space) => {
+                let free = space.f_bavail * space.f_frsize;
+                self.service.set_full(free < self.config.free_bytes_min);
+                let fits = free > self.config.free_bytes_min + reserve::RESERVE_BYTES;
+                if let Err(error) = if fits { reserve::keep(&self.config.dir) } else { Ok(()) } {
+                    tracing::debug!(%error, "no space is reserved");
+                }
+            }
             Err(error) => tracing::warn!(%error, dir = %self.config.dir.display(), "cannot read the free space"),
         }
     }

@@ -4,8 +4,8 @@
 //! [`cluster::Monitor`]'s. One owner task on one worker holds that state machine; the services on all workers only pass
 //! it what arrives. Whatever changes the map is saved before anyone hears of it: a batch of requests is applied, the
 //! state is saved on an I/O thread, the map is pushed to subscribers, the requests are answered. Heartbeats and
-//! renewals change nothing durable and write nothing. If a save fails, the monitor stops answering: nobody can say any
-//! more which map is on disk, and a restart finds out.
+//! renewals change nothing durable and write nothing. If a save fails, such as for want of space, nothing
+//! is told and nothing else is done until one succeeds.
 //!
 //! `clients`: which client is at the other end of which connection, for operators who ask about one.
 
@@ -117,7 +117,7 @@ impl MonitorHandle {
         self.created
     }
 
-    /// False once it was stopped, or could not save its state.
+    /// False once it was stopped.
     pub fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }

@@ -15,6 +15,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Pause before a save that failed is done again.
+const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// Time for an OSD to fence a session, sync and report, or to make a decision durable. An OSD that dies meanwhile is
 /// noticed by its heartbeats; this is for a disk that is slow.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(3);
@@ -72,9 +75,7 @@ impl Owner {
                     flow = ControlFlow::Break(());
                 }
             }
-            if let Err(error) = self.save().await {
-                tracing::error!(%error, "the monitor stops");
-                self.inbox.push(Event::Stop);
+            if !self.save_somehow().await {
                 return;
             }
             self.publish();
@@ -133,11 +134,40 @@ impl Owner {
         }
     }
 
+    /// Saves, again and again while there is no space: until then nobody hears of the map, nor of anything after it. False if the
+    /// monitor is to end.
+    async fn save_somehow(&mut self) -> bool {
+        let mut failures = 0u32;
+        loop {
+            match self.save().await {
+                Ok(()) if failures > 0 => tracing::warn!(failures, "the monitor's state is saved, at last"),
+                Ok(()) => {}
+                Err(ControlError::NoResult) => {
+                    tracing::error!("the monitor stops: its state cannot be saved");
+                    self.inbox.push(Event::Stop);
+                    return false;
+                }
+                Err(error) => {
+                    if failures == 0 {
+                        tracing::error!(%error, "the monitor cannot save its state, and tells nobody of it; tried every second");
+                    }
+                    failures += 1;
+                    self.worker.sleep(SAVE_AGAIN_AFTER).await;
+                    if self.inbox.is_stopped() {
+                        return false;
+                    }
+                    continue;
+                }
+            }
+            return true;
+        }
+    }
+
     async fn save(&mut self) -> Result<(), ControlError> {
         if self.monitor.map().epoch == self.saved {
             return Ok(());
         }
-        let Some(mut control) = self.control.take() else { return Err(ControlError::Poisoned) };
+        let Some(mut control) = self.control.take() else { return Err(ControlError::NoResult) };
         let state = self.monitor.state().clone();
         let epoch = state.map.epoch;
         let job = move || {
@@ -147,7 +177,7 @@ impl Owner {
             }
             (control, result)
         };
-        let (control, result) = self.worker.blocking(job).await.map_err(|_| ControlError::Poisoned)?;
+        let (control, result) = self.worker.blocking(job).await.map_err(|_| ControlError::NoResult)?;
         self.control = Some(control);
         result?;
         self.saved = epoch;
