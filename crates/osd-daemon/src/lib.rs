@@ -13,5 +13,6 @@ pub mod mds;
 pub mod monitor;
 pub mod osd;
 mod readiness;
+pub mod repeats;
 pub mod roles;
 mod supervisor;

@@ -6,6 +6,7 @@
 use clap::Parser;
 use osd_daemon::admin::Log;
 use osd_daemon::config::{Config, Settings};
+use osd_daemon::repeats::CountedLog;
 use osd_daemon::roles;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -49,7 +50,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let file = cli.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
     let config = Config::new(cli.settings.or(file))?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::default());
     let subscriber = subscriber.with_filter_reloading();
     let reload = subscriber.reload_handle();
     subscriber.init();
