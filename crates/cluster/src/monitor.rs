@@ -41,6 +41,12 @@ use std::time::Duration;
 /// Bytes of a client's name that are kept, at most: it is for the operator's eye, and stands in every saved state.
 pub const SESSION_NAME_BYTES_MAX: usize = 256;
 
+/// Bytes of a machine's name, at most: every map carries it. Linux has 64, a domain name 253.
+pub const HOST_NAME_BYTES_MAX: usize = 256;
+
+/// Cores of an OSD, at most, as its settings have it: clients hold a connection to each.
+pub const OSD_CORES_MAX: u16 = 256;
+
 /// Sessions at a time, at most; every map carries them all.
 pub const SESSIONS_MAX: usize = 4096;
 
@@ -223,6 +229,14 @@ impl Monitor {
             let members = self.state.map.osds.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(format!("{id} is not a member of this cluster, which has {members}"));
         };
+        if process.host.len() > HOST_NAME_BYTES_MAX || process.cores > OSD_CORES_MAX {
+            return Err(format!(
+                "{id} names {} cores, at most {OSD_CORES_MAX} are possible, and a machine in {} bytes of at most \
+                 {HOST_NAME_BYTES_MAX}",
+                process.cores,
+                process.host.len()
+            ));
+        }
         let was_up = osd.up;
         let replaced = osd.fsid != 0 && osd.fsid != process.fsid;
         if replaced && osd.up && heard && osd.addr != Some(process.addr) {

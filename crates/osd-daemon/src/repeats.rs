@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines of one kind that are written before any is left out: each of a few OSDs may have its own.
 const BURST_LINES: u64 = 10;
 /// A kind that was silent for this long is news again.
-const QUIET: Duration = Duration::from_mins(5);
+const QUIET: Duration = Duration::from_secs(300);
 /// Kinds remembered at most; beyond, the one that was silent for the longest time is forgotten, and written again.
 const KINDS_MAX: usize = 256;
 

@@ -66,7 +66,7 @@ pub enum LockOp {
     Wait(RangeLock, WaitId),
     /// Gives a wait up. Answer: `Count`, 0 if there was none (any more): the lock may be held.
     Cancel(WaitId),
-    /// Unlocks. Answer: `Done`.
+    /// Unlocks. Answer: `Done`; ENOLCK if too many pieces would be left.
     Clear(ByteRange),
     /// The owner has closed the file. Answer: `Done`.
     Close,

@@ -30,7 +30,8 @@ impl Progress {
     pub fn note(&mut self, osd: OsdId, recovered_bytes: u64, now: Duration) {
         // What it did before this monitor heard of it was done nobody knows when.
         let before = self.told.insert(osd, recovered_bytes).unwrap_or(recovered_bytes);
-        self.total_bytes += recovered_bytes.checked_sub(before).unwrap_or(recovered_bytes);
+        let more_bytes = recovered_bytes.checked_sub(before).unwrap_or(recovered_bytes);
+        self.total_bytes = self.total_bytes.saturating_add(more_bytes);
         if self.samples.iter().all(|(_, total)| *total == self.total_bytes) {
             // Nothing moves: the time until it does is not to count as slow.
             self.samples.clear();

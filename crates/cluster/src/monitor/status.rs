@@ -135,7 +135,7 @@ impl Monitor {
                 found.push((Health::Degraded, format!("{id} has {count} checksum errors not yet repaired")));
             }
         }
-        let open: u64 = self.live.reports.values().map(|report| report.scrub.open).sum();
+        let open = self.live.reports.values().fold(0_u64, |sum, report| sum.saturating_add(report.scrub.open));
         if open > 0 {
             let what = "objects have shards that do not match: `trefoil scrub list` names them";
             found.push((Health::Degraded, format!("{open} {what}")));
@@ -160,8 +160,8 @@ impl Monitor {
                 let report = self.state.map.osd_of(*id, shard).and_then(|osd| self.live.reports.get(&osd));
                 let found = report.and_then(|report| report.to_rebuild.iter().find(|backlog| backlog.pg == *id));
                 recovery.shards_uncounted += u64::from(!found.is_some_and(|backlog| backlog.is_counted));
-                recovery.objects += found.map_or(0, |backlog| backlog.objects);
-                recovery.bytes += found.map_or(0, |backlog| backlog.bytes);
+                recovery.objects = recovery.objects.saturating_add(found.map_or(0, |backlog| backlog.objects));
+                recovery.bytes = recovery.bytes.saturating_add(found.map_or(0, |backlog| backlog.bytes));
             }
         }
         if recovery.objects > 0 || recovery.shards_uncounted > 0 {

@@ -446,3 +446,63 @@ fn an_osd_that_fills_up_is_named_with_what_follows_from_it() {
         assert_eq!(told(fullness, waiting), (Health::Degraded, format!("osd.1 {what}: {rest}")));
     }
 }
+
+#[test]
+fn extreme_numbers_of_osds_and_clients_move_nothing_that_others_depend_on() {
+    let numbers = [0, 1, 1 << 31, 1 << 32, 1 << 58, (1 << 63) - 1, u64::MAX];
+    let mut monitor = Monitor::whole(3, 1);
+    let epoch = monitor.map().epoch;
+    for n in numbers {
+        let (osd, pgs) = (OsdId::new(n as u32 | 1 << 30), vec![(pg(), Epoch::new(n))]);
+        let none = PgId { pool: protocol::PoolId::new(n as u32), number: n as u32 };
+        let requests = [
+            MonitorRequest::RenewSession { session: SessionId::new(n) },
+            MonitorRequest::CloseSession { session: SessionId::new(n) },
+            MonitorRequest::Leave { osd },
+            MonitorRequest::ReplaceOsd { osd },
+            MonitorRequest::Peered { osd, pgs: pgs.clone() },
+            MonitorRequest::Peered { osd: OsdId::new(0), pgs: pgs.clone() },
+            MonitorRequest::AskJoin { osd: OsdId::new(0), pgs },
+            MonitorRequest::Join { osd: OsdId::new(0), pg: none, epoch: Epoch::new(n) },
+            MonitorRequest::MdsReport(MdsReport {
+                removals_stuck: n,
+                sizes_stuck: n,
+                stuck_secs: n,
+                why: String::new(),
+            }),
+        ];
+        for request in requests {
+            let shown = format!("{request:?}");
+            monitor.handle(request, Duration::ZERO);
+            assert_eq!(monitor.map().epoch, epoch, "{shown}");
+        }
+    }
+    for n in numbers {
+        for osd in 0..3 {
+            let to_rebuild = vec![PgBacklog { pg: pg(), objects: n, bytes: n, is_counted: true }];
+            let (total_bytes, free_bytes, recovered_bytes) = (n, n, n);
+            let told = OsdReport { osd: OsdId::new(osd), epoch: Epoch::new(n), to_rebuild, ..OsdReport::default() };
+            let mut report = OsdReport { total_bytes, free_bytes, recovered_bytes, disk: n, ..told };
+            (report.scrub.open, report.backfills_waiting, report.corrupt_found) = (n, n, n);
+            monitor.ok(MonitorRequest::Heartbeat { report }, Duration::ZERO);
+        }
+        monitor.tick(Duration::ZERO);
+        monitor.status();
+    }
+    assert_eq!(monitor.map().epoch, epoch);
+}
+
+#[test]
+fn an_osd_with_more_cores_or_a_longer_name_than_can_be_is_refused() {
+    let mut monitor = fresh(3, 1);
+    let MonitorRequest::Boot { osd, fsid, addr, lost, blank, .. } = boot_with(0, 1, false, true) else {
+        unreachable!("it is a boot")
+    };
+    let epoch = monitor.map().epoch;
+    for (cores, host) in [(u16::MAX, "host".to_owned()), (1, "h".repeat(HOST_NAME_BYTES_MAX + 1))] {
+        let boot = MonitorRequest::Boot { osd, fsid, addr, cores, lost, blank, host };
+        assert!(matches!(monitor.handle(boot, Duration::ZERO), MonitorReply::Refused(_)));
+    }
+    assert_eq!(monitor.map().epoch, epoch);
+    monitor.boot_clean(0, Duration::ZERO);
+}

@@ -299,11 +299,13 @@ impl Leases {
         (mode, token): (LeaseMode, u64),
         late: bool,
     ) -> bool {
+        // A claim beyond what was ever given out would win over everybody's: it is none.
+        let is_invented = token > self.tokens;
         let file = self.files.entry(gfid).or_default();
         let excludes = |h: &Holder| h.session != session && h.mode.max(mode) == LeaseMode::Write;
         let is_newer = |h: &Holder| excludes(h) && (late || h.token > token);
         let is_lost = late && file.held(session).is_none();
-        let counts = !is_lost && !file.holders.iter().any(is_newer);
+        let counts = !is_invented && !is_lost && !file.holders.iter().any(is_newer);
         let mut others = Vec::new();
         if !counts {
             others.push(session);

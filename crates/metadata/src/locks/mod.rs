@@ -118,10 +118,17 @@ impl Locks {
         self.drop_waits(gfid, |waiter| waiter.id == id && waiter.holder.session == session)
     }
 
-    /// The holder unlocks a range.
-    pub fn clear(&mut self, gfid: Gfid, holder: Holder, range: ByteRange) {
+    /// The holder unlocks a range. False if that would leave it too many pieces: nothing is unlocked then.
+    pub fn clear(&mut self, gfid: Gfid, holder: Holder, range: ByteRange) -> bool {
+        let splits = |held: &Held| {
+            held.holder == holder && held.lock.range.start < range.start && held.lock.range.last > range.last
+        };
+        if self.table.count(gfid, holder) >= self.config.file_locks_max && self.table.of(gfid).iter().any(splits) {
+            return false;
+        }
         self.table.clear(gfid, holder, range);
         self.settle(gfid);
+        true
     }
 
     /// A process has closed the file: its locks on it and its waits go.
@@ -152,9 +159,13 @@ impl Locks {
         self.settle(gfid); // who waits gets a lock on nothing
     }
 
-    /// After a restart of the service: the holder says that it has this lock. False if another got it meanwhile.
+    /// After a restart of the service: the holder says that it has this lock. False if another got it meanwhile, or if
+    /// nobody can have it: its range is empty, or the holder has as many as it can have had.
     pub fn reclaim(&mut self, gfid: Gfid, holder: Holder, lock: RangeLock) -> bool {
-        let free = self.table.conflict(gfid, holder, &lock).is_none();
+        // A lock taken inside another of the other mode leaves one piece more than the limit.
+        let is_possible =
+            lock.range.start <= lock.range.last && self.table.count(gfid, holder) <= self.config.file_locks_max;
+        let free = is_possible && self.table.conflict(gfid, holder, &lock).is_none();
         if free {
             self.table.set(gfid, holder, lock);
         }

@@ -33,8 +33,12 @@ impl<S: Store> Service<S> {
     ) -> Result<Option<Reply>, StoreError> {
         let session = pending.request.session;
         let holder = Holder { session, owner };
-        let takes = matches!(op, LockOp::Set(lock) | LockOp::Wait(lock, _) if lock.range.start > lock.range.last);
-        if takes {
+        let range = match op {
+            LockOp::Test(lock) | LockOp::Set(lock) | LockOp::Wait(lock, _) => Some(lock.range),
+            LockOp::Clear(range) => Some(range),
+            LockOp::Cancel(_) | LockOp::Close => None,
+        };
+        if range.is_some_and(|range| range.start > range.last) {
             return Ok(Some(Reply::Errno(libc::EINVAL)));
         }
         if matches!(op, LockOp::Set(_) | LockOp::Wait(..)) && self.namespace.attr(gfid)?.is_none() {
@@ -67,10 +71,8 @@ impl<S: Store> Service<S> {
                 }
                 Reply::Count(cancelled.into())
             }
-            LockOp::Clear(range) => {
-                self.locks.clear(gfid, holder, range);
-                Reply::Done
-            }
+            LockOp::Clear(range) if self.locks.clear(gfid, holder, range) => Reply::Done,
+            LockOp::Clear(_) => Reply::Errno(libc::ENOLCK),
             LockOp::Close => {
                 self.locks.close(gfid, holder);
                 Reply::Done
@@ -114,7 +116,7 @@ impl<S: Store> Service<S> {
             }
             let holder = Holder { session, owner: claim.owner };
             if !self.locks.reclaim(claim.gfid, holder, claim.lock) {
-                tracing::warn!(%session, gfid = %claim.gfid, "a lock reclaimed too late is another's by now");
+                tracing::warn!(%session, gfid = %claim.gfid, "a lock reclaimed too late is another's by now, or is none that can be held");
             }
         }
         Ok(())

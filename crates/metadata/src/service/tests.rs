@@ -1,5 +1,6 @@
 //! The service as clients see it: leases, exactly-once, restarts, deaths.
 
+mod extremes;
 mod locks;
 mod power;
 
