@@ -5,7 +5,7 @@ use protocol::recovery::{RecoveryBody, RecoveryRequest};
 use protocol::shard::{MarkRequest, Op, ReadRequest, WireObject, WriteRequest};
 use protocol::{Gfid, ObjectId, ShardIndex};
 
-const EXTREMES: [u64; 8] = [0, 1, 511, 512, (32 << 20) - 512, 32 << 20, u64::MAX - 511, u64::MAX];
+const EXTREMES: [u64; 10] = [0, 1, 511, 512, (32 << 20) - 512, 32 << 20, 1 << 58, 1 << 63, u64::MAX - 511, u64::MAX];
 
 fn object() -> WireObject {
     ObjectId { gfid: Gfid::of_inode(77), index: u32::MAX }.into()
@@ -46,7 +46,7 @@ fn reads(head: ShardHead) -> Vec<Message> {
     let mut all = Vec::new();
     for kind in [Kind::Read, Kind::Stat, Kind::Extents, Kind::Objects] {
         for offset in EXTREMES {
-            for length in [0u32, 1, 512, 1 << 20] {
+            for length in [0u32, 1, 512, 1 << 20, 1 << 31, u32::MAX] {
                 let (offset, length) = (offset.into(), length.into());
                 let request = ReadRequest { head, after: 0.into(), object: object(), offset, length };
                 all.push(message(kind, request.as_bytes(), &Bytes::new()));
