@@ -245,7 +245,8 @@ refuse! {
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
 /// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), and WRITEBACK_CACHE.
-const CAPABILITIES: [InitFlags; 11] = [
+const CAPABILITIES: [InitFlags; 12] = [
+    InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_POSIX_LOCKS,
     InitFlags::FUSE_FLOCK_LOCKS,
     InitFlags::FUSE_ASYNC_READ,

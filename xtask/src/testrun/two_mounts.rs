@@ -17,6 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const SCRIPT: &str = include_str!("two_mounts.py");
+const HANDLES: &str = include_str!("handles.py");
 const FLOCK: &str = include_str!("flock.py");
 /// Within this time a mount serves, and a client that was told to stop has.
 const MOUNT_MAX: Duration = Duration::from_secs(40);
@@ -40,13 +41,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 10] = [
+        let tests: [PairTest; 11] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
             ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
             ("open and mapped files follow", |bench, rig, pair| pair.check(bench, rig, "descriptors", 60)),
             ("stores through mappings follow, and none lies behind the end", |bench, rig, pair| {
                 super::posix::mappings(bench, rig, Some(&pair.point))
             }),
+            ("handles stay good, and directories that are removed are empty", handles),
             ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),
             ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
             ("flock and locks of open file descriptions hold over both, and go with them", flock),
@@ -179,6 +181,16 @@ fn flock(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
     let area = rig.area(bench, "flock")?;
     for mount in [&other, &area] {
         bench.run(Command::new("python3").arg(&script).arg(&area).arg(mount), 180)?;
+    }
+    Ok(())
+}
+
+fn handles(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let script = pair.scratch.join("handles.py");
+    std::fs::write(&script, HANDLES).doing(|| "cannot write the script")?;
+    for other in [rig.mount(), &pair.point] {
+        let area = rig.area(bench, "handles")?;
+        bench.run(Command::new("python3").arg(&script).arg(&area).arg(other.join("handles")), 120)?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! `.` and `..`; of those made or removed meanwhile it may return some. Cursors count entries from 0 (`.`), may be gone
 //! back to, and mean something within one stream only.
 
+use super::errno::{ENOENT, ESTALE};
 use super::lease::unexpected;
 use super::{Backend, FileSystem, LocalFs, Result, Shared};
 use crate::error::ClientError;
@@ -200,11 +201,18 @@ fn dot(name: &[u8], next: u64, attr: Attr) -> DirItem {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// Entries from a cursor on, at most `limit`, but at least one before the end.
+    /// Entries from a cursor on, at most `limit`, but at least one before the end. A directory that was removed has none, nor the dots.
     ///
     /// # Errors
     /// EIO for an unknown handle; the service's.
     pub async fn readdir(&self, handle: u64, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+        match self.read_entries(handle, cursor, limit, caller).await {
+            Err(ClientError::Posix(ENOENT | ESTALE)) => Ok(Vec::new()),
+            read => read,
+        }
+    }
+
+    async fn read_entries(&self, handle: u64, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
         if let Some(page) = self.shared.readdir_known(self.backend.term(), handle, cursor, limit) {
             return Ok(page);
         }
@@ -235,7 +243,11 @@ impl<B: Backend> LocalFs<B> {
         Ok(page)
     }
 
-    async fn parent(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
+    /// The directory above a directory.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn parent(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
         if let Some(attr) = self.shared.known.parent(self.backend.term(), gfid) {
             return Ok(attr);
         }

@@ -92,6 +92,15 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
+    /// Attributes of a file that has a name, or is open.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone, or a directory that was removed.
+    pub async fn existing(&self, gfid: Gfid, caller: Caller) -> Result<Attr> {
+        let attr = self.getattr(gfid, caller).await?;
+        if attr.nlink == 0 && attr.kind == FileKind::Directory { posix(ESTALE) } else { Ok(attr) }
+    }
+
     /// chmod, chown, utimes, truncate: what is `Some` changes.
     ///
     /// # Errors

@@ -33,6 +33,7 @@
 
 mod check;
 mod create;
+mod gone;
 mod inode;
 mod keys;
 mod overlay;
@@ -132,6 +133,7 @@ pub struct Namespace<S> {
     counters: Counters,
     files_stored: u64,
     last_commit: Commit,
+    gone: gone::GoneDirectories,
 }
 
 impl<S: Store> Namespace<S> {
@@ -170,7 +172,8 @@ impl<S: Store> Namespace<S> {
             purge_from: purges.first().and_then(|key| keys::gfid_of(key)).unwrap_or(Gfid::new(u128::MAX)),
             unsized_files: overlay.keys(&[keys::UNSIZED])?.len() as u64,
         };
-        let mut namespace = Self { overlay, counters, files_stored: files, last_commit: Commit::default() };
+        let (last_commit, gone) = (Commit::default(), gone::GoneDirectories::default());
+        let mut namespace = Self { overlay, counters, files_stored: files, last_commit, gone };
         namespace.start()?;
         Ok(namespace)
     }
@@ -258,7 +261,11 @@ impl<S: Store> Namespace<S> {
     fn dispatch(&mut self, ctx: &Context<'_>, op: &NamespaceOp) -> OpResult<Reply> {
         match op {
             NamespaceOp::Lookup { parent, name } => self.lookup(*parent, name).map(Reply::Attr),
-            NamespaceOp::GetAttr { gfid } => Ok(Reply::Attr(self.existing(*gfid)?.attr())),
+            NamespaceOp::GetAttr { gfid } => match (self.load(*gfid)?, self.gone.get(*gfid)) {
+                (None, Some(gone)) => Ok(Reply::Attr(gone)),
+                (Some(found), _) => Ok(Reply::Attr(found.attr())),
+                (None, None) => errno(libc::ESTALE),
+            },
             NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
             NamespaceOp::Create { parent, name, kind, mode, rdev, target, pool, open: _ } => {
                 let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
@@ -379,7 +386,11 @@ impl<S: Store> Namespace<S> {
 
     /// Reads a directory that may get or lose entries.
     fn directory(&self, gfid: Gfid) -> OpResult<Found> {
-        let found = self.existing(gfid)?;
+        let found = match (self.load(gfid)?, self.gone.get(gfid)) {
+            (Some(found), _) => found,
+            (None, Some(_)) => return errno(libc::ENOENT),
+            (None, None) => return errno(libc::ESTALE),
+        };
         if !found.inode.is_dir() {
             return errno(libc::ENOTDIR);
         }

@@ -93,6 +93,9 @@ impl<S: Store> Namespace<S> {
     /// Forgets a file that nobody can reach, and queues its objects for deletion.
     fn erase(&mut self, gfid: Gfid, inode: &Inode) -> Result<(), StoreError> {
         self.overlay.delete(keys::of_gfid(keys::NODE, gfid));
+        if inode.is_dir() {
+            self.gone.add(inode.attr(gfid));
+        }
         if inode.xattrs > 0 {
             for key in self.overlay.keys(&keys::of_gfid(keys::XATTR, gfid))? {
                 self.overlay.delete(key);

@@ -190,6 +190,7 @@ impl Pair {
             }
             Step::Commit => self.ns().commit().expect("store works"),
             _ => {
+                self.oracle.reopened();
                 self.ns().commit().expect("store works");
                 self.ns = None;
                 self.ns = Some(Namespace::open(self.store.clone(), at(self.now)).expect("open"));

@@ -19,13 +19,21 @@ pub struct Oracle {
     pub nodes: BTreeMap<Gfid, Node>,
     pub open: BTreeSet<Gfid>,
     pub purged: BTreeSet<Gfid>,
+    /// Removed directories, which may still be looked at.
+    gone: BTreeMap<Gfid, Attr>,
 }
 
 impl Oracle {
     pub fn new(root: Attr) -> Self {
         let node =
             Node { attr: root, parent: None, children: BTreeMap::new(), xattrs: BTreeMap::new(), target: Vec::new() };
-        Self { nodes: BTreeMap::from([(root.gfid, node)]), open: BTreeSet::new(), purged: BTreeSet::new() }
+        let nodes = BTreeMap::from([(root.gfid, node)]);
+        Self { nodes, open: BTreeSet::new(), purged: BTreeSet::new(), gone: BTreeMap::new() }
+    }
+
+    /// What is remembered of removed directories is gone with the service.
+    pub fn reopened(&mut self) {
+        self.gone.clear();
     }
 
     pub fn close(&mut self, gfid: Gfid) {
@@ -37,8 +45,10 @@ impl Oracle {
 
     fn bury(&mut self, gfid: Gfid) {
         let node = self.nodes.remove(&gfid).expect("exists");
-        if node.attr.kind == FileKind::Regular {
-            self.purged.insert(gfid);
+        match node.attr.kind {
+            FileKind::Regular => drop(self.purged.insert(gfid)),
+            FileKind::Directory => drop(self.gone.insert(gfid, node.attr)),
+            _ => {}
         }
     }
 
@@ -52,6 +62,9 @@ impl Oracle {
     }
 
     fn dir(&self, gfid: Gfid) -> Result<&Node, i32> {
+        if self.gone.contains_key(&gfid) {
+            return Err(libc::ENOENT);
+        }
         let node = self.node(gfid)?;
         match node.attr {
             Attr { kind: FileKind::Directory, nlink: 0, .. } => Err(libc::ENOENT),
@@ -118,7 +131,10 @@ impl Oracle {
                 let child = self.child(*parent, name)?;
                 Ok(Reply::Attr(self.nodes[&child].attr))
             }
-            NamespaceOp::GetAttr { gfid } => Ok(Reply::Attr(self.node(*gfid)?.attr)),
+            NamespaceOp::GetAttr { gfid } => match self.gone.get(gfid) {
+                Some(gone) => Ok(Reply::Attr(*gone)),
+                None => Ok(Reply::Attr(self.node(*gfid)?.attr)),
+            },
             NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(*gfid, set, now),
             NamespaceOp::Create { parent, name, .. } => {
                 Self::name(name)?;
