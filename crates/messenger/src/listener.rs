@@ -421,6 +421,12 @@ impl Greeting {
                 Err(error) => return self.drop_it(worker, &error.to_string()),
             }
             match stream.read_with(&mut chunk, &mut self.fds) {
+                // Somebody looks whether anybody listens: a mount does, and so do monitoring tools.
+                Ok(0) if self.buf.is_empty() => {
+                    worker.counters().handshake_errors.add(1);
+                    tracing::debug!(peer = %self.peer, "closed without a word");
+                    return Next::Remove;
+                }
                 Ok(0) => return self.drop_it(worker, "it was closed in its handshake"),
                 Ok(count) => self.buf.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Keep(Some(self.until)),

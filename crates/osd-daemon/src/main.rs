@@ -11,6 +11,7 @@ use osd_daemon::roles;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
+use std::io::IsTerminal as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +52,8 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let config = Config::new(cli.settings.or(file))?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::default());
+    // Colours are for a terminal.
+    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
     let subscriber = subscriber.with_filter_reloading();
     let reload = subscriber.reload_handle();
     subscriber.init();
