@@ -58,7 +58,8 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Kills, stops, cuts off and damages a mounted cluster at random, and checks everything that it had promised
     Crash(crash::CrashArgs),
-    /// Calls with extreme arguments by an unprivileged user on one mount, beside a program that must not notice
+    /// Calls with extreme arguments by an unprivileged user on one mount, beside a program that
+    /// must not notice
     Soak(soak::SoakArgs),
     /// Measures a mount with fio: throughput, latency and CPU of each operation
     Numbers(numbers::NumbersArgs),

@@ -1,4 +1,5 @@
-//! The documents lead somewhere, fit on a screen, and stay short where they are to be read in one go.
+//! The documents lead somewhere, fit on a screen, and stay short where they are to be read in one
+//! go.
 
 use std::path::{Path, PathBuf};
 

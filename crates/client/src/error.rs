@@ -26,7 +26,8 @@ pub enum ClientError {
     /// The session was declared dead: its leases are gone, and writes not yet synced may be lost.
     #[error("{0} was declared dead by the cluster: its unsynced writes may be lost")]
     Fenced(SessionId),
-    /// Another cluster answers where this one's monitor was: nothing of this one can be reached any more.
+    /// Another cluster answers where this one's monitor was: nothing of this one can be reached any
+    /// more.
     #[error("the cluster of this session is gone: another one answers at its address; unmount and mount again")]
     ClusterGone,
     /// Daemons that the operation needs did not answer within `timeout`.

@@ -39,8 +39,9 @@ pub trait ControlPlane: Send {
     /// When it cannot be read, or is damaged.
     fn load(&mut self) -> Result<Option<MonitorState>, ControlError>;
 
-    /// Saves the state durably. After an error it is not known which of the two states a later `load` gives: the monitor tells
-    /// nobody of this one before a save of it, or of a later one, has succeeded.
+    /// Saves the state durably. After an error it is not known which of the two states a later
+    /// `load` gives: the monitor tells nobody of this one before a save of it, or of a later one,
+    /// has succeeded.
     ///
     /// # Errors
     /// When it is not certain to be durable.

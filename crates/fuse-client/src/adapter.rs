@@ -4,6 +4,7 @@
 //! nearest to the file; the worker replies. An operation that is dropped, at its deadline or with the client, drops its
 //! reply, which `fuser` then answers with EIO: no request stays unanswered.
 
+mod callers;
 mod content;
 mod handles;
 mod interrupts;

@@ -105,7 +105,8 @@ struct MountArgs {
     /// Seconds that an operation waits for daemons before it fails with EIO; 0: for ever [default: 30]
     #[arg(long, env = "TREFOIL_TIMEOUT")]
     timeout: Option<String>,
-    /// Seconds for which to try again while the cluster cannot be reached, or forever: for fstab, with _netdev [default: 0]
+    /// Seconds for which to try again while the cluster cannot be reached, or forever: for fstab,
+    /// with _netdev [default: 0]
     #[arg(long, env = "TREFOIL_FUSE_RETRY", value_name = "SECONDS")]
     retry: Option<String>,
     /// Where to serve /metrics over HTTP for Prometheus, IP:PORT [default: nowhere]

@@ -103,7 +103,8 @@ fn carry_out(notifier: &Notifier, Job { gfid, part, work, done }: Job) {
     }
 }
 
-/// Offset and length as the kernel takes them: no length means up to the end, and an offset below zero attributes only.
+/// Offset and length as the kernel takes them: no length means up to the end, and an offset below
+/// zero attributes only.
 fn for_kernel(part: &Range<u64>) -> (i64, i64) {
     if *part == ATTRIBUTES {
         return (-1, 0);

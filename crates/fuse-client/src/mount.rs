@@ -99,7 +99,8 @@ fn start_log(settings: &MountSettings) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Opens the session, and tries for as long as the settings say while the cluster cannot be reached.
+/// Opens the session, and tries for as long as the settings say while the cluster cannot be
+/// reached.
 fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     let begin = Instant::now();
     loop {

@@ -75,7 +75,8 @@ pub struct MountSettings {
     pub op_history: HistoryMode,
     /// How long an operation waits for daemons that it needs before it fails with EIO; zero: for ever. Default 30 s.
     pub timeout: Duration,
-    /// For how long a mount tries again while the cluster cannot be reached; [`Duration::MAX`]: for ever. Default: it does not.
+    /// For how long a mount tries again while the cluster cannot be reached; [`Duration::MAX`]: for
+    /// ever. Default: it does not.
     pub retry: Duration,
     /// Where `/metrics` is served over HTTP; nowhere by default.
     pub http_listen: Option<SocketAddr>,

@@ -1,7 +1,7 @@
 //! The cluster that a side belongs to, which it may learn only while it runs.
 //!
-//! Contract: once known, it does not change: a peer of another cluster is refused from then on, and one that names a cluster
-//! before this side knows its own is told to come again.
+//! Contract: once known, it does not change: a peer of another cluster is refused from then on, and
+//! one that names a cluster before this side knows its own is told to come again.
 
 use crate::handshake::Refusal;
 use protocol::ClusterId;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// Pause before the session is asked for again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long one attempt to open it may take, for which a stop waits; and how long one piece of work waits for storage daemons before
-/// another has its turn.
+/// How long one attempt to open it may take, for which a stop waits; and how long one piece of work
+/// waits for storage daemons before another has its turn.
 const ATTEMPT_MAX: Duration = Duration::from_secs(3);
 
 /// The client, once its session is open.

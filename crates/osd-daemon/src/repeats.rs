@@ -1,9 +1,10 @@
 //! Repeated lines of the log: counted, not written.
 //!
-//! Contract: lines that differ only in words with digits are of one kind. The first [`BURST_LINES`] of a kind are written;
-//! of those that follow, each whose number is a power of two, with the count of lines left out before it. A kind that was
-//! silent for [`QUIET`] begins anew. So a fault that logs a line for each request comes to some twenty lines, however
-//! long it lasts. Lines below WARN are written as they are.
+//! Contract: lines that differ only in words with digits are of one kind. The first [`BURST_LINES`]
+//! of a kind are written; of those that follow, each whose number is a power of two, with the count
+//! of lines left out before it. A kind that was silent for [`QUIET`] begins anew. So a fault that
+//! logs a line for each request comes to some twenty lines, however long it lasts. Lines below WARN
+//! are written as they are.
 
 use messenger::sync::{ContentionMutex, LockTable};
 use std::collections::HashMap;
@@ -17,7 +18,8 @@ use tracing_subscriber::fmt::MakeWriter;
 const BURST_LINES: u64 = 10;
 /// A kind that was silent for this long is news again.
 const QUIET: Duration = Duration::from_secs(300);
-/// Kinds remembered at most; beyond, the one that was silent for the longest time is forgotten, and written again.
+/// Kinds remembered at most; beyond, the one that was silent for the longest time is forgotten, and
+/// written again.
 const KINDS_MAX: usize = 256;
 
 /// Which lines are written.
@@ -34,7 +36,8 @@ struct Kind {
 }
 
 impl Repeats {
-    /// A line comes. `None`: it is left out; otherwise how many of its kind were since the last one written.
+    /// A line comes. `None`: it is left out; otherwise how many of its kind were since the last one
+    /// written.
     fn admit(&mut self, now: Duration, line: &[u8]) -> Option<u64> {
         let key = kind_of(line);
         if self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&key) {
@@ -55,7 +58,8 @@ impl Repeats {
     }
 }
 
-/// A line's kind: its text without the words that have digits, so without times, numbers, addresses and ids.
+/// A line's kind: its text without the words that have digits, so without times, numbers, addresses
+/// and ids.
 fn kind_of(line: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for word in line.split(|byte| !byte.is_ascii_alphanumeric()) {

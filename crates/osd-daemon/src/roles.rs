@@ -97,7 +97,8 @@ impl Mds {
         Ok(Mds { handle: mds, data })
     }
 
-    /// Starts it after its store has failed, or could not be opened, mostly for want of space: without its reserve.
+    /// Starts it after its store has failed, or could not be opened, mostly for want of space:
+    /// without its reserve.
     fn start_again(config: &MdsConfig, handle: &Handle) -> Result<Mds, StartError> {
         if mds::reserve::release(&config.dir) {
             tracing::warn!(dir = %config.dir.display(), "the metadata service gives its reserved space up");

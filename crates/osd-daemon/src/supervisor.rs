@@ -1,9 +1,9 @@
-//! Starts a role again whose store has failed, such as for want of space: what it had answered is on disk, and a start
-//! finds out what else is.
+//! Starts a role again whose store has failed, such as for want of space: what it had answered is
+//! on disk, and a start finds out what else is.
 //!
-//! Contract: one thread per role looks whether it still runs. A role that has stopped by itself is stopped for good first,
-//! and then started, as often as it takes; a pause lies between attempts, and only the first failure and the success are
-//! told. [`Supervisor::stop`] ends both.
+//! Contract: one thread per role looks whether it still runs. A role that has stopped by itself is
+//! stopped for good first, and then started, as often as it takes; a pause lies between attempts,
+//! and only the first failure and the success are told. [`Supervisor::stop`] ends both.
 
 use messenger::sync::{ContentionMutex, LockTable};
 use std::net::SocketAddr;
@@ -34,7 +34,8 @@ pub struct Supervisor<R: Role> {
 }
 
 impl<R: Role> Supervisor<R> {
-    /// Watches a role that runs and is reached at `addr`; `again` starts it anew, at the same address.
+    /// Watches a role that runs and is reached at `addr`; `again` starts it anew, at the same
+    /// address.
     ///
     /// # Errors
     /// When the thread cannot be made; the role is stopped then.

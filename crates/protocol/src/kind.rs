@@ -45,8 +45,8 @@ kinds! {
     Extents = 0x18,
     /// Shard to session: postcard [`crate::shard::ExtentsReply`].
     ExtentsReply = 0x19,
-    /// Session to shard, call: [`crate::shard::ReadRequest`], whose object is the first asked for and whose offset and length
-    /// are ignored; answered by [`Kind::ObjectsReply`].
+    /// Session to shard, call: [`crate::shard::ReadRequest`], whose object is the first asked for
+    /// and whose offset and length are ignored; answered by [`Kind::ObjectsReply`].
     Objects = 0x1a,
     /// Shard to session: postcard [`crate::shard::ObjectsReply`].
     ObjectsReply = 0x1b,

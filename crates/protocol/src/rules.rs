@@ -56,8 +56,8 @@ rules! {
     ReadClock,
     /// A lease is used only with a map at least as new as the grant.
     GrantEpoch,
-    /// A grant names a map at least as new as that of any session which spoke to the service before: a request is carried out only
-    /// once the service has a map as new as the session's.
+    /// A grant names a map at least as new as that of any session which spoke to the service
+    /// before: a request is carried out only once the service has a map as new as the session's.
     GrantHeard,
     /// A shard takes messages of its own epoch only, and attaches end with the epoch.
     EpochCheck,

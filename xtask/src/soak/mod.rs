@@ -1,9 +1,10 @@
-//! `cargo xtask soak`: an unprivileged user makes calls at random with extreme arguments on one mount, while a program
-//! works normally on another; nobody may notice him.
+//! `cargo xtask soak`: an unprivileged user makes calls at random with extreme arguments on one
+//! mount, while a program works normally on another; nobody may notice him.
 //!
-//! Contract: the normal program sees no error, no wrong byte and no call longer than [`CALL_SECONDS_MAX`]; no process of
-//! the cluster ever holds more than [`RESIDENT_BYTES_MAX`]; the cluster is clean afterwards, and what the user made can be
-//! removed. What the user is answered is not judged, but for EIO, ESTALE and a mount that is gone.
+//! Contract: the normal program sees no error, no wrong byte and no call longer than
+//! [`CALL_SECONDS_MAX`]; no process of the cluster ever holds more than [`RESIDENT_BYTES_MAX`]; the
+//! cluster is clean afterwards, and what the user made can be removed. What the user is answered is
+//! not judged, but for EIO, ESTALE and a mount that is gone.
 
 use crate::cluster::Cluster;
 use crate::cluster::layout::Spec;
@@ -46,7 +47,8 @@ pub struct SoakArgs {
     /// Of what the programs do; drawn if it is not given
     #[arg(long)]
     seed: Option<u64>,
-    /// An empty or missing directory on the disk to be used [default: one in cargo's target directory]
+    /// An empty or missing directory on the disk to be used [default: one in cargo's target
+    /// directory]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Run the programs as the dev profile builds them

@@ -13,11 +13,6 @@ OFD_SETLK = 37
 SH, EX, NB, UN = fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_UN
 
 
-def same(what, found, expected):
-    if found != expected:
-        sys.exit(f"{what}: found {found!r}, expected {expected!r}")
-
-
 def opened(top, name="flock"):
     return os.open(f"{top}/{name}", os.O_RDWR | os.O_CREAT, 0o644)
 

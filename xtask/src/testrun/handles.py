@@ -16,19 +16,6 @@ class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
 
 
-def same(what, found, expected):
-    if found != expected:
-        sys.exit(f"{what}: found {found!r:.300}, expected {expected!r:.300}")
-
-
-def fails(what, number, call, *args):
-    try:
-        call(*args)
-    except OSError as error:
-        return same(what, errno.errorcode.get(error.errno), errno.errorcode[number])
-    sys.exit(f"{what}: succeeded")
-
-
 def handle_of(path):
     handle, mount = Handle(bytes=128), ctypes.c_int()
     if libc.name_to_handle_at(AT_FDCWD, path.encode(), ctypes.byref(handle), ctypes.byref(mount), 0) < 0:

@@ -19,19 +19,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-def same(what, found, expected):
-    if found != expected:
-        sys.exit(f"{what}: found {found!r:.200}, expected {expected!r:.200}")
-
-
-def fails(what, number, call, *args):
-    try:
-        call(*args)
-    except OSError as error:
-        return same(what, errno.errorcode.get(error.errno), errno.errorcode[number])
-    sys.exit(f"{what}: succeeded")
-
-
 def fallocate(fd, mode, offset, length):
     if libc.fallocate(fd, mode, offset, length) < 0:
         number = ctypes.get_errno()

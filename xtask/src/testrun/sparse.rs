@@ -1,5 +1,5 @@
-//! Files whose sizes say nothing of what they store: every call on them, and what the services do with them behind it,
-//! costs what is stored. The programs on the mount are in `sparse.py`.
+//! Files whose sizes say nothing of what they store: every call on them, and what the services do
+//! with them behind it, costs what is stored. The programs on the mount are in `sparse.py`.
 
 use super::Bench;
 use super::report::Report;
@@ -9,14 +9,16 @@ use crate::process::most_resident;
 use std::path::Path;
 use std::process::Command;
 
-const SCRIPT: &str = include_str!("sparse.py");
-/// A check ends within this time also on a busy machine; one that works by numbers would take hours.
+const SCRIPT: &str = concat!(include_str!("expect.py"), include_str!("sparse.py"));
+/// A check ends within this time also on a busy machine; one that works by numbers would take
+/// hours.
 const CHECK_SECONDS: u64 = 120;
 /// A dead client's session is over, and what it left is dealt with, within this time.
 const LEFT_SECONDS: u64 = 90;
 /// What a process may ever have held, in bytes. What works by numbers takes many GiB.
 const RESIDENT_BYTES_MAX: u64 = 512 << 20;
-/// Fragments that twenty files of twelve bytes each leave behind on three storage daemons, and some that are nobody's.
+/// Fragments that twenty files of twelve bytes each leave behind on three storage daemons, and some
+/// that are nobody's.
 const OBJECTS_MAX: u64 = 400;
 
 /// A test on the mounted cluster.

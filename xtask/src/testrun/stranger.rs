@@ -1,5 +1,6 @@
-//! A mount that outlives its cluster: the data directories are emptied, new daemons come up at the same addresses, and the old mount is
-//! still there with its session, its epochs and its leases. It learns that its cluster is gone, and disturbs nobody.
+//! A mount that outlives its cluster: the data directories are emptied, new daemons come up at the
+//! same addresses, and the old mount is still there with its session, its epochs and its leases. It
+//! learns that its cluster is gone, and disturbs nobody.
 
 use super::Bench;
 use super::report::Report;

@@ -15,11 +15,6 @@ import time
 WHOLE = (0, 0)
 
 
-def same(what, found, expected):
-    if found != expected:
-        sys.exit(f"{what}: found {found!r:.200}, expected {expected!r:.200}")
-
-
 def put(path, data, flags=os.O_CREAT | os.O_TRUNC, at=None):
     fd = os.open(path, os.O_WRONLY | flags, 0o644)
     if at is None:
@@ -32,14 +27,6 @@ def put(path, data, flags=os.O_CREAT | os.O_TRUNC, at=None):
 def get(path):
     with open(path, "rb") as file:
         return file.read()
-
-
-def fails(what, number, call, *args):
-    try:
-        call(*args)
-    except OSError as error:
-        return same(what, errno.errorcode.get(error.errno), errno.errorcode[number])
-    sys.exit(f"{what}: succeeded")
 
 
 def wait_for_go():

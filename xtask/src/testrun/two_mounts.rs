@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const SCRIPT: &str = include_str!("two_mounts.py");
-const HANDLES: &str = include_str!("handles.py");
-const FLOCK: &str = include_str!("flock.py");
+const SCRIPT: &str = concat!(include_str!("expect.py"), include_str!("two_mounts.py"));
+const HANDLES: &str = concat!(include_str!("expect.py"), include_str!("handles.py"));
+const FLOCK: &str = concat!(include_str!("expect.py"), include_str!("flock.py"));
 /// Within this time a mount serves, and a client that was told to stop has.
 const MOUNT_MAX: Duration = Duration::from_secs(40);
 /// Expiry of a session (10 s), and the decision on its last writes, on a loaded machine.

@@ -1,5 +1,6 @@
-//! Programs that wait for storage daemons which do not answer, and are killed: they go at once, and leave nothing in the way
-//! of others. Their mount waits for ever, so that nothing but this ends a request.
+//! Programs that wait for storage daemons which do not answer, and are killed: they go at once, and
+//! leave nothing in the way of others. Their mount waits for ever, so that nothing but this ends a
+//! request.
 
 use super::Bench;
 use super::report::Report;
@@ -11,7 +12,8 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
-/// What is killed is gone within this time, on a busy machine too; unanswered requests here are never answered.
+/// What is killed is gone within this time, on a busy machine too; unanswered requests here are
+/// never answered.
 const GONE_SECONDS: u64 = 60;
 /// Programs reach the request that is not answered within this time.
 const REACH: Duration = Duration::from_secs(1);

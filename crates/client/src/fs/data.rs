@@ -446,9 +446,14 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// ENXIO beyond the end, and for data when none follows.
     pub async fn seek(&self, gfid: Gfid, offset: u64, sought: Sought, caller: Caller) -> Result<u64> {
+        // What may be stored and is not known yet counts as data, to the end.
+        let is_known = self.stores_written_back(gfid).await;
         let seek = async |file, size| {
             if offset >= size {
                 return posix(ENXIO);
+            }
+            if !is_known {
+                return Ok(if sought == Sought::Data { offset } else { size });
             }
             match (self.backend.seek(file, offset..size, sought).await?, sought) {
                 (Some(found), _) => Ok(found),
@@ -456,11 +461,11 @@ impl<B: Backend> LocalFs<B> {
                 (None, Sought::Data) => posix(ENXIO),
             }
         };
-        self.stores_written_back(gfid).await;
         self.look_into(gfid, caller, seek).await
     }
 
-    /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source. Holes are copied as holes.
+    /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source. Holes
+    /// are copied as holes.
     ///
     /// # Errors
     /// As [`LocalFs::read`] and [`LocalFs::write`], if nothing was copied.

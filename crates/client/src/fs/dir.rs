@@ -201,7 +201,8 @@ fn dot(name: &[u8], next: u64, attr: Attr) -> DirItem {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// Entries from a cursor on, at most `limit`, but at least one before the end. A directory that was removed has none, nor the dots.
+    /// Entries from a cursor on, at most `limit`, but at least one before the end. A directory that
+    /// was removed has none, nor the dots.
     ///
     /// # Errors
     /// EIO for an unknown handle; the service's.

@@ -1,9 +1,10 @@
-//! Stores through shared mappings: what lies behind the end of a file when that moves, and what must be written back before
-//! somebody looks for data.
+//! Stores through shared mappings: what lies behind the end of a file when that moves, and what
+//! must be written back before somebody looks for data.
 //!
-//! Contract: bytes that were stored behind the end read as zeros however the file grows, on this mount; another mount's
-//! growth has the kernel's pages dropped first. Nothing waits for a page for longer than [`PAGE_WAIT_MAX`]: a page that
-//! the kernel holds locked for a request that waits for this one has nothing stale in it.
+//! Contract: bytes that were stored behind the end read as zeros however the file grows, on this
+//! mount; another mount's growth has the kernel's pages dropped first. Nothing waits for a page for
+//! longer than [`PAGE_WAIT_MAX`]: a page that the kernel holds locked for a request that waits for
+//! this one has nothing stale in it.
 
 use super::table::Inode;
 use super::{Backend, LocalFs, WHOLE_FILE};
@@ -15,11 +16,13 @@ use std::time::Duration;
 
 /// How long a page that the kernel has locked is waited for.
 const PAGE_WAIT_MAX: Duration = Duration::from_millis(200);
-/// How long stores are waited for that the kernel writes back: as other requests, but who looks is not to hang.
+/// How long stores are waited for that the kernel writes back: as other requests, but who looks is
+/// not to hang.
 const STORES_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl<B: Backend> LocalFs<B> {
-    /// A handle that reads and writes was opened: the file may be mapped until [`LocalFs::no_longer_mapped`].
+    /// A handle that reads and writes was opened: the file may be mapped until
+    /// [`LocalFs::no_longer_mapped`].
     pub fn may_be_mapped(&self, gfid: Gfid) {
         self.shared.table.get_or_insert(gfid).with(|state| state.may_be_mapped());
     }
@@ -36,7 +39,8 @@ impl<B: Backend> LocalFs<B> {
         self.shared.table.get_or_insert(gfid).with(|state| state.pages_filled(end));
     }
 
-    /// Before the file grows over `to`: what was stored behind its end is cleared in the kernel's page.
+    /// Before the file grows over `to`: what was stored behind its end is cleared in the kernel's
+    /// page.
     pub(super) async fn clear_tail(&self, inode: &Inode, to: u64) {
         let page_bytes = self.shared.options.page_bytes;
         let Some(tail) = inode.with(|state| state.stale_tail(to, page_bytes)) else { return };
@@ -46,15 +50,18 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    /// Before somebody looks for data: what the kernel has of stores is written back. The caller is not inside the file.
-    pub(super) async fn stores_written_back(&self, gfid: Gfid) {
+    /// Before somebody looks for data: what the kernel has of stores is written back. False if it
+    /// may still have some. The caller is not inside the file.
+    pub(super) async fn stores_written_back(&self, gfid: Gfid) -> bool {
         let may_hold = |inode: &std::sync::Arc<Inode>| inode.with(|state| state.may_hold_stores());
         if !self.shared.table.get(gfid).as_ref().is_some_and(may_hold) {
-            return;
+            return true;
         }
-        if !self.within(STORES_WAIT_MAX, self.shared.kernel.invalidate(gfid, WHOLE_FILE)).await {
+        let is_back = self.within(STORES_WAIT_MAX, self.shared.kernel.invalidate(gfid, WHOLE_FILE)).await;
+        if !is_back {
             tracing::warn!(%gfid, "the kernel has not written back what was stored through mappings");
         }
+        is_back
     }
 
     /// Waits, so long at most. False if that was too short.

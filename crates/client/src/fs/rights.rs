@@ -1,9 +1,10 @@
-//! Who changes the content of a file takes away what made it run with the rights of others: set-user-ID, set-group-ID and
-//! `security.capability`.
+//! Who changes the content of a file takes away what made it run with the rights of others:
+//! set-user-ID, set-group-ID and `security.capability`.
 //!
-//! Contract: the bits go, and are gone at the metadata service, before the content changes. The rules are the kernel's
-//! (`setattr_should_drop_suidgid`), with uid 0 for CAP_FSETID. The kernel does this for writes that go by its pages,
-//! but for set-group-ID without execution by the group; of the others, and of those, it leaves it to the file system.
+//! Contract: the bits go, and are gone at the metadata service, before the content changes. The
+//! rules are the kernel's (`setattr_should_drop_suidgid`), with uid 0 for CAP_FSETID. The kernel
+//! does this for writes that go by its pages, but for set-group-ID without execution by the group;
+//! of the others, and of those, it leaves it to the file system.
 
 use super::errno::ENODATA;
 use super::table::Inode;
@@ -44,7 +45,8 @@ impl SetIds {
         SetIds { mode: attr.mode, gid: attr.gid }
     }
 
-    /// The mode that is left when somebody without CAP_FSETID changes the content; `None` if it stays.
+    /// The mode that is left when somebody without CAP_FSETID changes the content; `None` if it
+    /// stays.
     pub fn dropped(self, is_member: impl FnOnce(u32) -> bool) -> Option<u32> {
         let SetIds { mode, gid } = self;
         let drops_group = mode & SET_GROUP_ID != 0 && (mode & EXECUTE_BY_GROUP != 0 || !is_member(gid));
@@ -54,7 +56,8 @@ impl SetIds {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// The mode that a file is left with when `writer` changes its content; `None` if it stays. `mode`: that it is about to get.
+    /// The mode that a file is left with when `writer` changes its content; `None` if it stays.
+    /// `mode`: that it is about to get.
     pub(super) fn mode_left(&self, inode: &Inode, mode: Option<u32>, writer: Writer) -> Option<u32> {
         if writer.caller.uid == 0 {
             return None;
@@ -65,7 +68,8 @@ impl<B: Backend> LocalFs<B> {
         SetIds { mode: mode.unwrap_or(known.mode), ..known }.dropped(is_member)
     }
 
-    /// Before `writer` changes the content; the caller is inside the file. `pages`: the kernel has seen to capabilities.
+    /// Before `writer` changes the content; the caller is inside the file. `pages`: the kernel has
+    /// seen to capabilities.
     ///
     /// # Errors
     /// The service's: the content must then stay.

@@ -1,9 +1,10 @@
 //! What a file takes on disk, for `st_blocks`.
 //!
-//! Contract: files of up to one object count as full, without asking anyone. For larger ones [`LocalFs::allocated`] asks the
-//! shards, at most once in [`AGE_MAX`] for a file that this mount does not write, and [`FileSystem::allocated_known`] never
-//! does. An answer is an estimate, since other mounts may write meanwhile; it is never 0 for a file with a size, for
-//! archivers take that for a file without data.
+//! Contract: files of up to one object count as full, without asking anyone. For larger ones
+//! [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file that this mount
+//! does not write, and [`FileSystem::allocated_known`] never does. An answer is an estimate, since
+//! other mounts may write meanwhile; it is never 0 for a file with a size, for archivers take that
+//! for a file without data.
 
 use super::table::Inode;
 use super::{Backend, FileSystem, LocalFs, Shared};

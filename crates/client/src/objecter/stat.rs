@@ -155,8 +155,8 @@ struct Page {
 }
 
 fn page_of(replies: &[ObjectsReply], from: u32, end: u64) -> Page {
-    // Beyond the end of a cut answer its shard may hold more: the next question begins there. One that ends before it began
-    // would let us ask for ever.
+    // Beyond the end of a cut answer its shard may hold more: the next question begins there. One
+    // that ends before it began would let us ask for ever.
     let cuts = replies.iter().filter(|reply| reply.more).filter_map(|reply| reply.indexes.last().copied());
     let last = cuts.filter(|last| *last >= from).min();
     let is_told = |index: &u32| *index >= from && u64::from(*index) < end && last.is_none_or(|last| *index <= last);

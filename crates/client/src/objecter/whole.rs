@@ -1,8 +1,9 @@
 //! Operations over whole files and wide ranges: punch, truncate, delete, seek, measure.
 //!
-//! Contract: they cost what the file stores, not what its size says: a range of more than [`FEW_OBJECTS`] objects is worked on by the
-//! objects that the PGs list ([`stat::objects`]). The number of PGs bounds the questions, the objects that exist bound the
-//! memory (4 bytes each). Any k shards of a PG know of every object in it, so an OSD that is away hides none.
+//! Contract: they cost what the file stores, not what its size says: a range of more than
+//! [`FEW_OBJECTS`] objects is worked on by the objects that the PGs list ([`stat::objects`]). The
+//! number of PGs bounds the questions, the objects that exist bound the memory (4 bytes each). Any
+//! k shards of a PG know of every object in it, so an OSD that is away hides none.
 
 use super::write;
 use super::{Ending, FileRef, LocalIo, OBJECTS_MAX, ObjectHint, WriterHint, join_all, stat};
@@ -15,10 +16,12 @@ use std::ops::Range;
 
 /// Objects, or PGs, of one file worked on at once by operations over a whole file.
 const OBJECTS_AT_ONCE: usize = 16;
-/// Ranges of so many objects are worked on object by object, without asking which exist. With objects of 64 MiB, 4 GiB.
+/// Ranges of so many objects are worked on object by object, without asking which exist. With
+/// objects of 64 MiB, 4 GiB.
 const FEW_OBJECTS: u64 = 64;
-/// Files of more objects are measured by their number alone, as if each were full: each object costs a message to each of its
-/// shards, and this many take tens of milliseconds. With objects of 64 MiB, 64 GiB of data.
+/// Files of more objects are measured by their number alone, as if each were full: each object
+/// costs a message to each of its shards, and this many take tens of milliseconds. With objects of
+/// 64 MiB, 64 GiB of data.
 const MEASURED_OBJECTS_MAX: usize = 1024;
 
 /// What [`LocalIo::seek`] looks for.
@@ -31,8 +34,8 @@ pub enum Sought {
 }
 
 impl LocalIo {
-    /// Makes a range read as zeros, and frees whole stripes of it (FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE).
-    /// `hint.size_after` is the file's size, which the range may exceed.
+    /// Makes a range read as zeros, and frees whole stripes of it (FALLOC_FL_PUNCH_HOLE and
+    /// FALLOC_FL_ZERO_RANGE). `hint.size_after` is the file's size, which the range may exceed.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
@@ -70,8 +73,8 @@ impl LocalIo {
         Ok(())
     }
 
-    /// Cuts or extends the data to `new_size`; `old_size` is the size before, at least. No write of the file may be
-    /// under way.
+    /// Cuts or extends the data to `new_size`; `old_size` is the size before, at least. No write of
+    /// the file may be under way.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
@@ -79,7 +82,8 @@ impl LocalIo {
         let profile = self.local.profile(file.pool)?;
         let (size, stripe) = (profile.object_bytes(), profile.stripe_bytes());
         self.range_of(file, new_size, 0)?;
-        // The rest of the stripe that holds the new end is written with zeros, so that what comes later finds them.
+        // The rest of the stripe that holds the new end is written with zeros, so that what comes
+        // later finds them.
         let edge = new_size.next_multiple_of(stripe).min(old_size.max(new_size));
         let hint = WriterHint { zero_from: old_size, size_after: new_size, grant: None };
         self.punch(file, new_size..edge, hint).await?;
@@ -89,7 +93,8 @@ impl LocalIo {
         self.delete_objects(file, last + 1..old_size.div_ceil(size)).await
     }
 
-    /// Removes all data of a file: the objects that `size_hint` implies and, with `probe`, any beyond.
+    /// Removes all data of a file: the objects that `size_hint` implies and, with `probe`, any
+    /// beyond.
     ///
     /// # Errors
     /// As [`LocalIo::write`].
@@ -107,7 +112,8 @@ impl LocalIo {
         Ok(())
     }
 
-    /// Where the range holds data, in order, in file bytes, at the granularity of stripes; the rest is hole.
+    /// Where the range holds data, in order, in file bytes, at the granularity of stripes; the rest
+    /// is hole.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
@@ -120,7 +126,8 @@ impl LocalIo {
         Ok(stat::merge(found))
     }
 
-    /// Where the range first holds data, or a hole, as [`LocalIo::extents`] has them; `None` if nowhere.
+    /// Where the range first holds data, or a hole, as [`LocalIo::extents`] has them; `None` if
+    /// nowhere.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
@@ -170,7 +177,8 @@ impl LocalIo {
         Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Where the file's data ends, in bytes, found from its fragments (for a file whose writer died); 0 if there is none.
+    /// Where the file's data ends, in bytes, found from its fragments (for a file whose writer
+    /// died); 0 if there is none.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
@@ -185,8 +193,9 @@ impl LocalIo {
         Ok(0)
     }
 
-    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`); `size` is the file's size. Where data lies in more
-    /// than [`MEASURED_OBJECTS_MAX`] objects, each counts as full.
+    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`); `size` is the
+    /// file's size. Where data lies in more than [`MEASURED_OBJECTS_MAX`] objects, each counts as
+    /// full.
     ///
     /// # Errors
     /// As [`LocalIo::read`].

@@ -184,7 +184,8 @@ impl Shared {
         self.emit(ClientEvent::Fenced(session));
     }
 
-    /// Another cluster answers where this one's monitor was. What this client holds means nothing there.
+    /// Another cluster answers where this one's monitor was. What this client holds means nothing
+    /// there.
     pub fn cluster_gone(&self, found: ClusterId) {
         if self.gone.swap(true, Ordering::AcqRel) {
             return;

@@ -28,7 +28,8 @@ fn of_fullness(report: &OsdReport) -> Option<String> {
     Some(format!("{what}{waiting}: {percent}% of its disk is used, it takes {mib} MiB more"))
 }
 
-/// Reports of the metadata service count for so long: it repeats them every 5 s while something is stuck.
+/// Reports of the metadata service count for so long: it repeats them every 5 s while something is
+/// stuck.
 const MDS_REPORT_AGE_MAX: Duration = Duration::from_secs(20);
 /// Characters of a reason that another process gives.
 const REASON_CHARS_MAX: usize = 200;

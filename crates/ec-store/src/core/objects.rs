@@ -1,8 +1,10 @@
-//! Which objects of a file a shard holds: what lets a client do work over what exists, where a file's size says nothing.
+//! Which objects of a file a shard holds: what lets a client do work over what exists, where a
+//! file's size says nothing.
 //!
-//! Contract: every object that a session's acknowledged writes made, and no later record of this shard removed, is told.
-//! The log is looked at before the directory: a record that is applied in between has its fragment in the directory by
-//! then. The directory is read on an I/O thread, and no more is kept of it than one reply takes.
+//! Contract: every object that a session's acknowledged writes made, and no later record of this
+//! shard removed, is told. The log is looked at before the directory: a record that is applied in
+//! between has its fragment in the directory by then. The directory is read on an I/O thread, and
+//! no more is kept of it than one reply takes.
 
 use super::reading::answer;
 use super::{Core, Malformed, Outlet, read_front};
@@ -56,7 +58,8 @@ fn reply(told: &ObjectsReply) -> Message {
     answer(Kind::ObjectsReply, protocol::encode(told), Bytes::new())
 }
 
-/// The least indexes of a file's objects from `first` on: those in the directory, but for what the log `knows` better.
+/// The least indexes of a file's objects from `first` on: those in the directory, but for what the
+/// log `knows` better.
 fn page(
     entries: impl Iterator<Item = Entry>,
     me: ShardIndex,

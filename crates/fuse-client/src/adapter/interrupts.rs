@@ -1,10 +1,12 @@
 //! Requests whose caller is killed: they are given up, so that he can go.
 //!
-//! Contract: a process that waits for an answer stays until it has one, SIGKILL or not; all that the kernel says is that it has
-//! a signal (FUSE_INTERRUPT, once, for any signal). Only a caller that is about to end is let go: EINTR for others would break
-//! programs that take signals and do not expect it of files. A request is given up as at its deadline: a write that was sent
-//! may still happen. What answers before it has to wait costs nothing here.
+//! Contract: a process that waits for an answer stays until it has one, SIGKILL or not; all that
+//! the kernel says is that it has a signal (FUSE_INTERRUPT, once, for any signal). Only a caller
+//! that is about to end is let go: EINTR for others would break programs that take signals and do
+//! not expect it of files. A request is given up as at its deadline: a write that was sent may
+//! still happen. What answers before it has to wait costs nothing here.
 
+use super::callers;
 use messenger::Handle;
 use messenger::sync::ContentionMutex;
 use std::collections::{HashMap, VecDeque};
@@ -14,11 +16,13 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// How often the caller of an interrupted request is looked at: a signal that does not end him is followed by one that does.
+/// How often the caller of an interrupted request is looked at: a signal that does not end him is
+/// followed by one that does.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Interrupts kept that came before their request waited, or after it was answered.
 const EARLY_MAX: usize = 256;
-/// SIGKILL in a field of `/proc/<thread>/status`. The kernel gives it to every thread of a process that a signal ends.
+/// SIGKILL in a field of `/proc/<thread>/status`. The kernel gives it to every thread of a process
+/// that a signal ends.
 const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 
 /// The requests of a mount that wait.
@@ -34,7 +38,8 @@ struct Table {
 }
 
 struct Waiting {
-    /// The caller, as the kernel numbers threads for this process; 0 if it is in another PID namespace.
+    /// The caller, as the kernel numbers threads for this process; 0 if it is in another PID
+    /// namespace.
     thread: u32,
     is_given_up: bool,
     waker: Waker,
@@ -135,19 +140,9 @@ impl Interrupts {
     }
 }
 
-/// Is a thread about to end? One in another PID namespace cannot be seen, and counts as staying.
+/// Is a thread about to end?
 fn is_ending(thread: u32) -> bool {
-    if thread == 0 {
-        return false;
-    }
-    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-        Ok(status) => is_killed(&status),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    }
-}
-
-fn is_killed(status: &str) -> bool {
-    (super::locks::signals(status, "SigPnd:") | super::locks::signals(status, "ShdPnd:")) & KILL_BIT != 0
+    callers::is_so(thread, |status| callers::pending(status) & KILL_BIT != 0)
 }
 
 #[cfg(test)]
@@ -157,11 +152,10 @@ mod tests {
 
     #[test]
     fn only_sigkill_ends_a_caller() {
-        let status = |pending: &str| format!("Name:\tcat\nSigPnd:\t{pending}\nShdPnd:\t0000000000000000\n");
-        assert!(is_killed(&status("0000000000000100")));
-        assert!(!is_killed(&status("0000000000004002")));
-        assert!(!is_ending(std::process::id()) && !is_ending(0));
-        assert!(is_ending(u32::MAX));
+        let status = |signals: &str| format!("Name:\tcat\nSigPnd:\t{signals}\nShdPnd:\t0000000000000000\n");
+        assert_ne!(callers::pending(&status("0000000000000100")) & KILL_BIT, 0);
+        assert_eq!(callers::pending(&status("0000000000004002")) & KILL_BIT, 0);
+        assert!(!is_ending(std::process::id()) && is_ending(u32::MAX));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Requests about locks: byte ranges (fcntl), and whole files (flock).
 //!
-//! Both are byte-range locks of the metadata service. flock and fcntl do not see each other, so a lock of flock is one of
-//! [`FLOCK_RANGE`], where no offset lies. Whoever waits is looked at a few times a second: a signal that it will act on ends
-//! the wait with EINTR.
+//! Both are byte-range locks of the metadata service. flock and fcntl do not see each other, so a
+//! lock of flock is one of [`FLOCK_RANGE`], where no offset lies. Whoever waits is looked at a few
+//! times a second: a signal that it will act on ends the wait with EINTR.
 
 use super::Adapter;
+use super::callers::{self, pending, signals};
 use super::times::RequestKind;
 use crate::convert::{caller, errno};
 use fuser::{Errno, LockOwner, ReplyEmpty, ReplyLock, Request};
@@ -52,28 +53,16 @@ impl KernelLock {
     }
 }
 
-/// Signals in a field of `/proc/<thread>/status`, bit 0 for signal 1.
-pub(super) fn signals(status: &str, field: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    line.and_then(|value| u64::from_str_radix(value.trim(), 16).ok()).unwrap_or(0)
-}
-
 /// Does a signal wait for the thread that it will act on?
 fn acts_on_signal(status: &str) -> bool {
     let job = JOB_SIGNALS.iter().fold(0u64, |mask, signal| mask | 1 << (signal - 1));
     let passed_over = signals(status, "SigBlk:") | signals(status, "SigIgn:") | job;
-    (signals(status, "SigPnd:") | signals(status, "ShdPnd:")) & !passed_over != 0
+    pending(status) & !passed_over != 0
 }
 
-/// Is the thread gone, or called away by a signal? One in another PID namespace cannot be seen and counts as waiting.
+/// Is the thread gone, or called away by a signal?
 fn is_called_away(thread: u32) -> bool {
-    if thread == 0 {
-        return false;
-    }
-    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
-        Ok(status) => acts_on_signal(&status),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    }
+    callers::is_so(thread, acts_on_signal)
 }
 
 impl Adapter {
@@ -143,13 +132,6 @@ mod tests {
         assert!(!acts_on_signal(&status(none, "0000000000004000", "0000000000004000", none)), "blocked");
         assert!(!acts_on_signal(&status(none, "0000000000004000", none, "0000000000004000")), "ignored");
         assert!(!acts_on_signal(&status(none, "0000000000060000", none, none)), "stopped and continued");
-    }
-
-    #[test]
-    fn a_thread_that_is_gone_waits_no_longer() {
-        assert!(!is_called_away(std::process::id()));
-        assert!(!is_called_away(0));
-        assert!(is_called_away(u32::MAX));
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Adapter {
         }
         let (caller, name) = (caller(req), bytes(name));
         self.run_entry(req, RequestKind::Lookup, parent, reply, move |fs| async move {
-            // An NFS server asks so for files of which it has kept handles, which the kernel has forgotten.
+            // An NFS server asks so for files of which it has kept handles, which the kernel has
+            // forgotten.
             match &name[..] {
                 b"." => fs.existing(parent, caller).await,
                 b".." => fs.parent(parent, caller).await,

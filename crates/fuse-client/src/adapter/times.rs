@@ -17,7 +17,8 @@ macro_rules! kinds {
                 match self { $(RequestKind::$kind => $name,)* }
             }
 
-            /// May it be given up when its caller is killed? Not what closes or makes files: nobody else would finish it.
+            /// May it be given up when its caller is killed? Not what closes or makes files: nobody
+            /// else would finish it.
             pub fn may_be_given_up(self) -> bool {
                 !matches!(self, RequestKind::Create | RequestKind::Flush | RequestKind::Release | RequestKind::Unlock)
             }

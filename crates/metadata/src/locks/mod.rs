@@ -118,7 +118,8 @@ impl Locks {
         self.drop_waits(gfid, |waiter| waiter.id == id && waiter.holder.session == session)
     }
 
-    /// The holder unlocks a range. False if that would leave it too many pieces: nothing is unlocked then.
+    /// The holder unlocks a range. False if that would leave it too many pieces: nothing is
+    /// unlocked then.
     pub fn clear(&mut self, gfid: Gfid, holder: Holder, range: ByteRange) -> bool {
         let splits = |held: &Held| {
             held.holder == holder && held.lock.range.start < range.start && held.lock.range.last > range.last
@@ -159,8 +160,9 @@ impl Locks {
         self.settle(gfid); // who waits gets a lock on nothing
     }
 
-    /// After a restart of the service: the holder says that it has this lock. False if another got it meanwhile, or if
-    /// nobody can have it: its range is empty, or the holder has as many as it can have had.
+    /// After a restart of the service: the holder says that it has this lock. False if another got
+    /// it meanwhile, or if nobody can have it: its range is empty, or the holder has as many as it
+    /// can have had.
     pub fn reclaim(&mut self, gfid: Gfid, holder: Holder, lock: RangeLock) -> bool {
         // A lock taken inside another of the other mode leaves one piece more than the limit.
         let is_possible =

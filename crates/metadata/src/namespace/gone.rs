@@ -1,6 +1,8 @@
-//! Directories that were removed a while ago: whoever stands in one, or has it open, may still look at it.
+//! Directories that were removed a while ago: whoever stands in one, or has it open, may still look
+//! at it.
 //!
-//! Contract: memory only, and bounded: after a restart of the service, or [`GONE_MAX`] removals, such a directory is ESTALE.
+//! Contract: memory only, and bounded: after a restart of the service, or [`GONE_MAX`] removals,
+//! such a directory is ESTALE.
 
 use protocol::Gfid;
 use protocol::namespace::Attr;

@@ -144,8 +144,9 @@ impl<S: Store> Namespace<S> {
         self.counters.purges
     }
 
-    /// The first `limit` files of the purge queue, behind `after` if it is given. They stay in it until [`Namespace::purged`]. The records of those that
-    /// left it are passed over once, here, and not for each of them.
+    /// The first `limit` files of the purge queue, behind `after` if it is given. They stay in it
+    /// until [`Namespace::purged`]. The records of those that left it are passed over once, here,
+    /// and not for each of them.
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -217,8 +217,8 @@ impl<S: Store> Service<S> {
             Standing::Unknown => return ControlFlow::Break((token, Reply::TryAgain)),
             Standing::Gone => return ControlFlow::Break((token, Reply::Fenced)),
         }
-        // Rule: GrantHeard - what the session wrote may be missing where older maps lead; the monitor sends the newer one. What a
-        // session says of epochs counts for nobody else.
+        // Rule: GrantHeard - what the session wrote may be missing where older maps lead; the
+        // monitor sends the newer one. What a session says of epochs counts for nobody else.
         if request.epoch > self.heard && self.config.lease.rules.on(Rule::GrantHeard) {
             return ControlFlow::Break((token, Reply::TryAgain));
         }

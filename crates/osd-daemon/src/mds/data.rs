@@ -8,9 +8,10 @@ mod backlog;
 use super::inbox::{Event, Inbox};
 use super::link;
 use backlog::{Backlog, Job};
-use messenger::sync::oneshot;
+use messenger::sync::{Sender, oneshot};
 use messenger::{Connection, Worker};
 use metadata::{PurgeEntry, SizeRecovery};
+use protocol::Gfid;
 use protocol::monitor::MdsReport;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -21,8 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Files being worked on at a time, of each kind. More than [`backlog::RETRIES_MAX`].
 const LANES_MAX: usize = 64;
-/// Files asked for at a time. Before it answers for purges, the owner syncs its store, and while it does so every other
-/// change waits: one answer must be enough for a round, also where files are removed faster than their objects.
+/// Files asked for at a time. Before it answers for purges, the owner syncs its store, and while it
+/// does so every other change waits: one answer must be enough for a round, also where files are
+/// removed faster than their objects.
 const ASKED_MAX: usize = 4096;
 /// Pause between two rounds of questions to the owner.
 const ROUND: Duration = Duration::from_millis(200);
@@ -76,20 +78,8 @@ pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, monitor: Connection, 
     );
     worker.spawn(tell_stuck(worker.clone(), Arc::clone(&inbox), monitor, Rc::clone(&sizes), Rc::clone(&purges)));
     while !inbox.is_stopped() {
-        let asked = sizes.backlog.borrow().wants();
-        if let Some(after) = asked {
-            let (answer, next) = oneshot();
-            inbox.push(Event::NextSizes { after, limit: ASKED_MAX, answer });
-            let named = next.await.unwrap_or_default();
-            sizes.backlog.borrow_mut().add(named, ASKED_MAX);
-        }
-        let asked = purges.backlog.borrow().wants();
-        if let Some(after) = asked {
-            let (answer, next) = oneshot();
-            inbox.push(Event::NextPurges { after, limit: ASKED_MAX, answer });
-            let named = next.await.unwrap_or_default();
-            purges.backlog.borrow_mut().add(named, ASKED_MAX);
-        }
+        sizes.ask(&inbox, |after, answer| Event::NextSizes { after, limit: ASKED_MAX, answer }).await;
+        purges.ask(&inbox, |after, answer| Event::NextPurges { after, limit: ASKED_MAX, answer }).await;
         sizes.start_lanes(&worker, &inbox);
         purges.start_lanes(&worker, &inbox);
         worker.sleep(ROUND).await;
@@ -97,9 +87,20 @@ pub(super) async fn run(worker: Worker, inbox: Arc<Inbox>, monitor: Connection, 
 }
 
 impl<E: Copy + 'static> Work<E> {
-    fn new(gfid_of: fn(&E) -> protocol::Gfid, begin: impl Fn(E) -> DataFuture<Event> + 'static) -> Rc<Self> {
+    fn new(gfid_of: fn(&E) -> Gfid, begin: impl Fn(E) -> DataFuture<Event> + 'static) -> Rc<Self> {
         let backlog = RefCell::new(Backlog::new(gfid_of));
         Rc::new(Self { backlog, lanes: Cell::new(0), begin: Box::new(begin) })
+    }
+
+    /// Asks the owner for more, if there is room for it.
+    async fn ask(&self, inbox: &Inbox, question: impl FnOnce(Option<Gfid>, Sender<Vec<E>>) -> Event) {
+        let wanted = self.backlog.borrow().wants();
+        if let Some(after) = wanted {
+            let (answer, next) = oneshot();
+            inbox.push(question(after, answer));
+            let named = next.await.unwrap_or_default();
+            self.backlog.borrow_mut().add(named, ASKED_MAX);
+        }
     }
 
     /// Starts as many tasks as there is work for.

@@ -1,11 +1,13 @@
 //! The role `mds`: the namespace and the leases, served over the messenger.
 //!
-//! Contract: [`start`] opens the store, listens, and keeps a connection to the monitor, from which it learns which
-//! sessions live and where it announces itself. One owner task on one worker holds [`metadata::Service`]; the services on
-//! all workers only pass it what arrives. All that has arrived is carried out, committed together, and then answered. A
-//! sync to disk runs on an I/O thread, many requests sharing one, and at an interval without being asked. Until the
-//! first map has come from the monitor everybody is told to ask again. If the store fails, the role stops answering:
-//! nobody can say any more what is on disk, and a restart finds out, which `roles` begins by itself.
+//! Contract: [`start`] opens the store, listens, and keeps a connection to the monitor, from which
+//! it learns which sessions live and where it announces itself. One owner task on one worker holds
+//! [`metadata::Service`]; the services on all workers only pass it what arrives. All that has
+//! arrived is carried out, committed together, and then answered. A sync to disk runs on an I/O
+//! thread, many requests sharing one, and at an interval without being asked. Until the first map
+//! has come from the monitor everybody is told to ask again. If the store fails, the role stops
+//! answering: nobody can say any more what is on disk, and a restart finds out, which `roles`
+//! begins by itself.
 //!
 //! Start reading at `owner`; what deletes objects and recovers sizes is [`DataWorker`], which others implement.
 
@@ -45,7 +47,8 @@ pub struct MdsConfig {
     pub dir: PathBuf,
     /// Where the monitor listens.
     pub monitor: SocketAddr,
-    /// The cluster, if it is known already; zero means that the store knows it, or the monitor will tell.
+    /// The cluster, if it is known already; zero means that the store knows it, or the monitor will
+    /// tell.
     pub cluster: ClusterId,
     /// Worker that runs the owner task. Calls of the store run on it; give it one that serves no OSD if there is a
     /// choice. Default 0.

@@ -1,14 +1,16 @@
-//! Space that is kept for the metadata service on its own disk, in a file that it gives up when the disk has none left: with
-//! it the store can be opened, and what frees space can be carried out.
+//! Space that is kept for the metadata service on its own disk, in a file that it gives up when the
+//! disk has none left: with it the store can be opened, and what frees space can be carried out.
 //!
-//! Contract: the file holds nothing. It is made while there is space for it, and is no part of the store.
+//! Contract: the file holds nothing. It is made while there is space for it, and is no part of the
+//! store.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Enough for a journal of the store and some tables. A disk that is full to its last byte gives it back by this.
+/// Enough for a journal of the store and some tables. A disk that is full to its last byte gives it
+/// back by this.
 pub(super) const RESERVE_BYTES: u64 = 64 << 20;
 
 fn path(dir: &Path) -> PathBuf {

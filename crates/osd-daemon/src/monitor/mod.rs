@@ -1,11 +1,12 @@
 //! The role `monitor`: the cluster map, liveness, sessions and the end of dead sessions, served over the messenger.
 //!
-//! Contract: [`start`] opens the control plane, makes the cluster at the first start, and listens; the rules are
-//! [`cluster::Monitor`]'s. One owner task on one worker holds that state machine; the services on all workers only pass
-//! it what arrives. Whatever changes the map is saved before anyone hears of it: a batch of requests is applied, the
-//! state is saved on an I/O thread, the map is pushed to subscribers, the requests are answered. Heartbeats and
-//! renewals change nothing durable and write nothing. If a save fails, such as for want of space, nothing
-//! is told and nothing else is done until one succeeds.
+//! Contract: [`start`] opens the control plane, makes the cluster at the first start, and listens;
+//! the rules are [`cluster::Monitor`]'s. One owner task on one worker holds that state machine; the
+//! services on all workers only pass it what arrives. Whatever changes the map is saved before
+//! anyone hears of it: a batch of requests is applied, the state is saved on an I/O thread, the map
+//! is pushed to subscribers, the requests are answered. Heartbeats and renewals change nothing
+//! durable and write nothing. If a save fails, such as for want of space, nothing is told and
+//! nothing else is done until one succeeds.
 //!
 //! `clients`: which client is at the other end of which connection, for operators who ask about one.
 

@@ -134,8 +134,8 @@ impl Owner {
         }
     }
 
-    /// Saves, again and again while there is no space: until then nobody hears of the map, nor of anything after it. False if the
-    /// monitor is to end.
+    /// Saves, again and again while there is no space: until then nobody hears of the map, nor of
+    /// anything after it. False if the monitor is to end.
     async fn save_somehow(&mut self) -> bool {
         let mut failures = 0u32;
         loop {

@@ -1,5 +1,5 @@
-//! The disk of the metadata service, and of the monitor, is filled from outside: what needs space gets ENOSPC, the rest goes on, and
-//! all is as before once there is space, with nobody's help.
+//! The disk of the metadata service, and of the monitor, is filled from outside: what needs space
+//! gets ENOSPC, the rest goes on, and all is as before once there is space, with nobody's help.
 
 use super::super::Bench;
 use super::super::report::Report;

@@ -74,7 +74,8 @@ pub fn mappings(bench: &Bench, rig: &Rig, other: Option<&Path>) -> Outcome {
     bench.run(&mut command, MAPPINGS_SECONDS).map(drop)
 }
 
-/// Changes of content take set-ID bits and capabilities away as on the local file system of the build directory.
+/// Changes of content take set-ID bits and capabilities away as on the local file system of the
+/// build directory.
 fn set_ids(bench: &Bench, rig: &Rig) -> Outcome {
     let (area, local) = (rig.area(bench, "posix-set_ids")?, rig.scratch("set_ids")?);
     let script = rig.scratch("program")?.join("set_ids.py");

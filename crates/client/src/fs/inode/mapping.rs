@@ -1,7 +1,9 @@
-//! What shared mappings may have done to the kernel's pages of a file: the kernel tells nothing of them.
+//! What shared mappings may have done to the kernel's pages of a file: the kernel tells nothing of
+//! them.
 //!
-//! Contract: part of the pure machine; errs towards "may have". A shared mapping that can be stored to needs a handle that
-//! reads and writes, and a page that the kernel has read, or filled by writing before the file was cut.
+//! Contract: part of the pure machine; errs towards "may have". A shared mapping that can be stored
+//! to needs a handle that reads and writes, and a page that the kernel has read, or filled by
+//! writing before the file was cut.
 
 use super::InodeState;
 use std::ops::Range;
@@ -41,14 +43,19 @@ impl InodeState {
         self.mapping.filled_upto = 0;
     }
 
-    /// Bytes between the end of the file and `to` that the kernel's last page may have from a store behind the end.
+    /// Bytes between the end of the file and `to` that the kernel's last page may have from a store
+    /// behind the end.
     pub fn stale_tail(&self, to: u64, page_bytes: u64) -> Option<Range<u64>> {
         let page = self.size - self.size % page_bytes;
         let is_cached = self.size > page && self.mapping.filled_upto > page;
         let end = to.min(page.saturating_add(page_bytes));
+        if !is_cached || self.size >= end {
+            return None;
+        }
+        // A page that a request under way fills has nothing from a store, or it is mapped and only
+        // believed to be locked.
         let is_locked = self.locked.iter().any(|pages| pages.start < end && page < pages.end);
-        // A page that a request under way fills has nothing from a store, or it is mapped and only believed to be locked.
-        (is_cached && self.size < end && !(is_locked && self.mapping.handles == 0)).then_some(self.size..end)
+        (self.mapping.handles > 0 || !is_locked).then_some(self.size..end)
     }
 }
 

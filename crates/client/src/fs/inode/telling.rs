@@ -173,7 +173,8 @@ impl InodeState {
     /// for one that takes a permission away, after which data may be written that is for fewer eyes. `attr` is what the service said
     /// (`asked`: see [`InodeState::merge`]), and becomes what is so. False: the service has to be told at once.
     pub fn keep_change(&mut self, set: &SetAttr, (attr, asked): (&mut Attr, u64), now: Timestamp, keep: Keep) -> bool {
-        // What gives a file somebody's rights is told at once, so that whoever writes next takes it away.
+        // What gives a file somebody's rights is told at once, so that whoever writes next takes it
+        // away.
         if !is_keepable(set) || !self.may_keep() || set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
             return false;
         }

@@ -501,7 +501,8 @@ impl PgShard {
         log.map_or((exists, logical_end), |log| log.outcome().over(exists, logical_end))
     }
 
-    /// What records that are not applied say of the existence of a file's objects, from an index on.
+    /// What records that are not applied say of the existence of a file's objects, from an index
+    /// on.
     pub fn existence_over(&self, first: ObjectId) -> Vec<(u32, bool)> {
         let objects = self.log.objects.iter().filter(|(id, _)| id.gfid == first.gfid && id.index >= first.index);
         objects.filter_map(|(id, log)| Some((id.index, log.outcome().existence()?))).collect()

@@ -1,4 +1,5 @@
-//! Every kind of request with extreme numbers in it: an answer, a sound store, and nothing for anybody else to feel.
+//! Every kind of request with extreme numbers in it: an answer, a sound store, and nothing for
+//! anybody else to feel.
 
 use super::*;
 use protocol::lock::{ByteRange, LockClaim, LockOp, LockOwner, RangeLock, WaitId};

@@ -1,7 +1,8 @@
 //! Files that wait for work on their data, and those whose work cannot go on.
 //!
-//! Contract: pure. What fails is put aside and tried again after a pause that doubles; only some of the lanes do so, and others go on
-//! with what has not failed yet: no file holds up another. How many files are known is bounded; the owner keeps the rest.
+//! Contract: pure. What fails is put aside and tried again after a pause that doubles; only some of
+//! the lanes do so, and others go on with what has not failed yet: no file holds up another. How
+//! many files are known is bounded; the owner keeps the rest.
 
 use protocol::Gfid;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -15,7 +16,8 @@ pub(super) const RETRIES_MAX: usize = 16;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The longest pause: most failures are PGs that wait for an OSD, and go on soon after its return.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(8);
-/// Work that fails for so long is stuck, and told to the operator. A storage daemon that is restarted takes less.
+/// Work that fails for so long is stuck, and told to the operator. A storage daemon that is
+/// restarted takes less.
 const STUCK_AFTER: Duration = Duration::from_secs(20);
 
 /// A piece of work.
