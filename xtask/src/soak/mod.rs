@@ -126,7 +126,8 @@ impl<'a> Soak<'a> {
             let dir = hostile.join(format!("user{number}"));
             let python = self.python("hostile.py", HOSTILE, &dir, seed + number)?;
             let mut command = Command::new("setpriv");
-            command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]);
+            // root's PATH may lead where only root may go.
+            command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--reset-env", "--"]);
             command.arg(python.get_program()).args(python.get_args());
             self.spawn(&format!("hostile-{number}"), &mut command)?;
         }
