@@ -1,5 +1,6 @@
 //! Requests about names, attributes and directories.
 
+use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
@@ -198,7 +199,7 @@ impl Adapter {
 
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
         let began = self.times.of(RequestKind::OpenDir).begin();
-        let handle = FileHandle(self.fs.opendir(dir));
+        let handle = file_handle(self.fs.opendir(dir), false);
         self.answer_here(RequestKind::OpenDir, dir, began, || reply.opened(handle, FopenFlags::empty()));
     }
 
@@ -252,11 +253,11 @@ impl Adapter {
         A: FnOnce(R, DirPage) + Send + 'static,
     {
         let began = self.times.of(kind).begin();
-        if let Some(page) = self.fs.readdir_known(fh.0, offset, ENTRIES_MAX) {
+        if let Some(page) = self.fs.readdir_known(open_id(fh), offset, ENTRIES_MAX) {
             return self.answer_here(kind, dir, began, || answer(reply, page));
         }
         let caller = caller(req);
-        let read = move |fs: LocalFs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await };
+        let read = move |fs: LocalFs| async move { fs.readdir(open_id(fh), offset, ENTRIES_MAX, caller).await };
         self.run(req, kind, (dir, 0), reply, read, answer);
     }
 
