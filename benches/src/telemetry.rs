@@ -49,9 +49,9 @@ pub(crate) fn connections(listener: &Listener) -> Vec<ConnectionCounters> {
         Some(ConnectionCounters {
             index: stats.name.strip_prefix('c')?.parse().ok()?,
             wait_ns: stats.lock_wait_ns(),
-            acquisitions: stats.seats.iter().map(|seat| seat.acquisitions).sum(),
-            contended: stats.seats.iter().map(|seat| seat.contended).sum(),
-            marks: stats.seats.iter().map(|seat| seat.marks).sum(),
+            acquisitions: stats.attachments.iter().map(|attachment| attachment.acquisitions).sum(),
+            contended: stats.attachments.iter().map(|attachment| attachment.contended).sum(),
+            marks: stats.attachments.iter().map(|attachment| attachment.marks).sum(),
             workers: stats.workers.len(),
         })
     });

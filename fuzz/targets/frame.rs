@@ -6,7 +6,7 @@ use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
 use messenger::buffer::{PoolConfig, Pools};
 use messenger::frame::{Frame, FrameCodec, FrameLimits, Message, RESERVED_KINDS, TrafficClass};
-use messenger::sums::BLOCK_BYTES;
+use messenger::checksum::BLOCK_BYTES;
 use messenger::sync::LockTable;
 use std::sync::{Arc, OnceLock};
 use tokio_util::codec::{Decoder, Encoder};

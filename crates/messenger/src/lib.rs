@@ -38,73 +38,42 @@
 //! keeps it up, and `worker` for the loop.
 #![deny(unsafe_code)]
 
-mod blocking;
-mod brevity;
-pub mod buffer;
-mod busy_poll;
-mod channel;
-mod connection;
-mod connections;
-mod counters;
-mod doze;
-mod driver;
-pub mod exposition;
-pub mod frame;
-mod gate;
-pub mod handshake;
-pub mod histogram;
-mod history;
-pub mod http;
-mod late_cluster;
-#[expect(unsafe_code, reason = "memory that is shared with other processes")]
-mod lending;
-mod listener;
-mod locals;
-mod lock;
-mod mailbox;
-mod meter;
-mod notice;
-mod operation;
-mod placing;
-mod reactor;
-mod runtime;
-mod service;
+mod executor;
+mod io;
+mod mapping;
+mod serve;
 mod session;
-mod staff;
-mod station;
-mod stream;
-#[expect(unsafe_code, reason = "CRC instructions")]
-pub mod sums;
+#[expect(unsafe_code, reason = "memory that is shared with other processes")]
+mod shm;
 pub mod sync;
-mod task;
 pub mod telemetry;
-mod timer;
-mod tx;
-mod whereabouts;
 mod wire;
-mod worker;
 
-pub use blocking::JobFailed;
-pub use brevity::Brevity;
-pub use channel::Gone;
-pub use connection::{Call, Connection};
-pub use connections::{
-    CONNECTIONS_REPORTED_MAX, ConnectionStats, Forecast, ListenerStats, SEATS_REPORTED_MAX, SeatStats,
-};
-pub use counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
-pub use frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
-pub use handshake::Refusal;
-pub use history::{History, HistoryEnd, HistoryEntry, HistoryMode, HistoryReport, Recording, UnknownHistoryMode};
-pub use late_cluster::LateCluster;
-pub use listener::Listener;
-pub use operation::{Began, Layer, Operation, OperationStats, OperationTable, Stopwatch};
+pub use executor::blocking::JobFailed;
+pub use executor::inline_predictor::InlinePredictor;
+pub use executor::runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
+pub use executor::task::TaskHandle;
+pub use executor::timer::{Elapsed, Sleep};
+pub use executor::worker::Worker;
+pub use io::buffer;
 pub use placement::threads::{Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig};
-pub use runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
-pub use service::{
+pub use serve::listener::Listener;
+pub use serve::service::{
     CallError, CloseReason, ConnState, ConnectConfig, ListenConfig, ListenError, NoService, PeerInfo, Service,
     SessionConfig, StateEvent,
 };
-pub use task::TaskHandle;
-pub use telemetry::TelemetryReport;
-pub use timer::{Elapsed, Sleep};
-pub use worker::Worker;
+pub use session::connection::{Call, Connection};
+pub use sync::Gone;
+pub use telemetry::connections::{
+    AttachmentStats, CONNECTIONS_REPORTED_MAX, ConnectionStats, Forecast, ListenerStats, SEATS_REPORTED_MAX,
+};
+pub use telemetry::counters::{POLL_CLASSES, POLL_EVENTS_BOUNDS, WorkerFigure, WorkerStats};
+pub use telemetry::history::{
+    History, HistoryEnd, HistoryEntry, HistoryMode, HistoryReport, Recording, UnknownHistoryMode,
+};
+pub use telemetry::operation::{Began, Layer, Operation, OperationStats, OperationTable, Stopwatch};
+pub use telemetry::{TelemetryReport, histogram, http, prometheus};
+pub use wire::frame::{FrameError, FrameLimits, Message, ReplyTo, TrafficClass};
+pub use wire::handshake::Refusal;
+pub use wire::late_cluster::LateCluster;
+pub use wire::{checksum, frame, handshake};

@@ -58,11 +58,16 @@ impl Service for Stepping {
 fn marks(listener: &Listener, name: &str) -> u64 {
     let connections = listener.connections();
     let found = connections.iter().find(|connection| connection.name == name).expect("it is there");
-    found.seats.iter().map(|seat| seat.marks).sum()
+    found.attachments.iter().map(|attachment| attachment.marks).sum()
 }
 
 fn seats(listener: &Listener) -> usize {
-    listener.connections().iter().flat_map(|connection| &connection.seats).filter(|seat| seat.seated).count()
+    listener
+        .connections()
+        .iter()
+        .flat_map(|connection| &connection.attachments)
+        .filter(|attachment| attachment.seated)
+        .count()
 }
 
 fn run(workers: usize) {

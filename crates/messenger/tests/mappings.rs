@@ -132,7 +132,7 @@ fn every_mapping_keeps_the_order_of_each_connection() {
         let stats = listener.connections();
         assert_eq!(stats.len(), 5);
         for connection in &stats {
-            let messages: u64 = connection.seats.iter().map(|seat| seat.messages).sum();
+            let messages: u64 = connection.attachments.iter().map(|attachment| attachment.messages).sum();
             assert_eq!(messages, 1500 + 1500_u64.div_ceil(64), "{mapping}");
             assert!(connection.bytes() > 0 && connection.state == ConnState::Up);
             let workers = connection.workers.len();
@@ -144,7 +144,7 @@ fn every_mapping_keeps_the_order_of_each_connection() {
                 Mapping::Lcam => assert!((1..=3).contains(&workers), "{mapping}"),
             }
             if matches!(mapping, Mapping::RoundRobin | Mapping::CoreAffine) {
-                assert_eq!((connection.lock_wait_ns(), connection.seats.len()), (0, 1), "{mapping}");
+                assert_eq!((connection.lock_wait_ns(), connection.attachments.len()), (0, 1), "{mapping}");
             }
             if mapping == Mapping::Handoff {
                 assert_eq!(connection.lock_wait_ns(), 0, "no worker waits for another: {connection:?}");
@@ -225,7 +225,12 @@ fn seats_come_and_go_with_the_mapping() {
     assert!(call(&connection, message(ECHO, b"")).is_ok());
     let seated = || {
         let stats = listener.connections();
-        let mut seats: Vec<_> = stats[0].seats.iter().filter(|seat| seat.seated).map(|seat| seat.worker).collect();
+        let mut seats: Vec<_> = stats[0]
+            .attachments
+            .iter()
+            .filter(|attachment| attachment.seated)
+            .map(|attachment| attachment.worker)
+            .collect();
         seats.sort_unstable();
         seats
     };

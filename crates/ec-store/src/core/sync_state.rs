@@ -2,7 +2,7 @@
 //!
 //! Contract: no I/O and no clock. Whoever runs a sync says when it begins and ends.
 
-use messenger::Brevity;
+use messenger::InlinePredictor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ pub(super) struct SyncState {
     /// The last one is, or was, small.
     was_small: bool,
     /// Of small ones.
-    brevity: Brevity,
+    predictor: InlinePredictor,
 }
 
 impl SyncState {
@@ -88,7 +88,7 @@ impl SyncState {
 
     /// Is the next one to run on the core's own thread? A small one on a calm disk that was quick with the last ones.
     pub fn is_brief(&self, work: SyncWork) -> bool {
-        self.is_small(work) && self.brevity.is_expected()
+        self.is_small(work) && self.predictor.is_expected()
     }
 
     fn is_small(&self, work: SyncWork) -> bool {
@@ -114,7 +114,7 @@ impl SyncState {
         self.done = number;
         self.stop(now);
         if let Some(last) = self.seen[1].filter(|_| self.was_small) {
-            self.brevity.took(last.took(now));
+            self.predictor.took(last.took(now));
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
             expected
         };
         let (quick, slow) = (Duration::from_micros(90), Duration::from_millis(8));
-        for n in 0..u64::from(Brevity::ROW) {
+        for n in 0..u64::from(InlinePredictor::ROW) {
             assert!(!run(work(1, n), quick), "too little is known of the disk");
         }
         assert!(run(work(1, 8192), quick));

@@ -1,13 +1,13 @@
 //! Checksums of sectors.
 //!
-//! Contract: those of [`messenger::sums`], as the table of a fragment stores them.
+//! Contract: those of [`messenger::checksum`], as the table of a fragment stores them.
 
 use super::SECTOR_BYTES;
-use messenger::sums;
+use messenger::checksum;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-const _: () = assert!(SECTOR == sums::BLOCK_BYTES);
+const _: () = assert!(SECTOR == checksum::BLOCK_BYTES);
 
 /// The checksum of one sector as the table stores it: its CRC32C, or 1 where that is 0, which means "never written".
 pub fn sector_crc(sector: &[u8]) -> u32 {
@@ -37,8 +37,8 @@ impl JoinedCrc {
             self.0 = match (self.0, crc) {
                 // The sum of such a sector is 0 or 1: see [`sector_crc`].
                 (None, _) | (_, 1) => None,
-                (Some(sum), 0) => Some(sums::with_block(sum, sums::ZEROS_CRC)),
-                (Some(sum), crc) => Some(sums::with_block(sum, crc)),
+                (Some(sum), 0) => Some(checksum::with_block(sum, checksum::ZEROS_CRC)),
+                (Some(sum), crc) => Some(checksum::with_block(sum, crc)),
             };
         }
     }
@@ -56,7 +56,7 @@ impl JoinedCrc {
 
 /// Appends the checksum of every sector of `bytes`, whole sectors, to `crcs`.
 pub fn sector_crcs(bytes: &[u8], crcs: &mut impl Extend<u32>) {
-    sums::block_crcs(bytes, |some| crcs.extend(some.iter().map(|crc| stored(*crc))));
+    checksum::block_crcs(bytes, |some| crcs.extend(some.iter().map(|crc| stored(*crc))));
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::frame::TrafficClass;
+use crate::wire::frame::TrafficClass;
 use bytes::Bytes;
 use proptest::prelude::*;
 

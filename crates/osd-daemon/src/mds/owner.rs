@@ -4,7 +4,7 @@ use super::inbox::{Event, Inbox};
 use super::{MdsConfig, reserve, wall_clock};
 use cluster::{ClusterMap, SessionState};
 use messenger::sync::{Receiver, Sender, oneshot};
-use messenger::{Brevity, Connection, LateCluster, Message, ReplyTo, TrafficClass, Worker};
+use messenger::{Connection, InlinePredictor, LateCluster, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
 use protocol::namespace::{Answer, Attr, Commit, Recall, Reply};
@@ -65,7 +65,7 @@ struct Sync {
     changes: usize,
     last: Duration,
     /// Of syncs of few changes.
-    brevity: Brevity,
+    predictor: InlinePredictor,
 }
 
 /// Waits for a sync.
@@ -94,7 +94,7 @@ impl Owner {
             dirty: true,
             changes: 0,
             last: Duration::ZERO,
-            brevity: Brevity::default(),
+            predictor: InlinePredictor::default(),
         };
         Self {
             worker,
@@ -285,7 +285,7 @@ impl Owner {
         self.sync.dirty = false;
         self.sync.upto = self.service.namespace().last_commit();
         let is_small = std::mem::take(&mut self.sync.changes) <= SMALL_CHANGES_MAX;
-        if is_small && self.sync.brevity.is_expected() {
+        if is_small && self.sync.predictor.is_expected() {
             let (result, took) = timed_persist(&*persister);
             return self.synced(persister, result, Some(took));
         }
@@ -316,7 +316,7 @@ impl Owner {
         took: Option<Duration>,
     ) -> Result<(), StoreError> {
         result?;
-        took.into_iter().for_each(|took| self.sync.brevity.took(took));
+        took.into_iter().for_each(|took| self.sync.predictor.took(took));
         self.service.persisted(self.sync.upto);
         self.sync.persister = Some(persister);
         for waiter in std::mem::take(&mut self.sync.running) {

@@ -2,7 +2,7 @@
 
 use crate::table::{bytes, columns};
 use messenger::{
-    Change, ConnState, ConnectionStats, Forecast, ListenerStats, Mapping, Move, SeatStats, TelemetryReport,
+    AttachmentStats, Change, ConnState, ConnectionStats, Forecast, ListenerStats, Mapping, Move, TelemetryReport,
 };
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -63,7 +63,7 @@ fn row_maker<'a>(
 ) -> impl Fn(&'a ConnectionStats) -> Row + use<'a> {
     let elapsed_ns = report.elapsed_ns;
     let per_second = move |n: u64| share(n, elapsed_ns) * 1e9;
-    let seat = move |seat: &SeatStats| SeatRow {
+    let seat = move |seat: &AttachmentStats| SeatRow {
         worker: seat.worker,
         seated: seat.seated,
         bytes_per_s: per_second(seat.bytes()),
@@ -89,7 +89,7 @@ fn row_maker<'a>(
         lock_wait_share: share(connection.lock_wait_ns(), elapsed_ns),
         contended_share: share(connection.sum(|seat| seat.contended), connection.sum(|seat| seat.acquisitions)),
         marks_per_s: per_second(connection.sum(|seat| seat.marks)),
-        seats: connection.seats.iter().map(seat).collect(),
+        seats: connection.attachments.iter().map(seat).collect(),
     }
 }
 
@@ -347,8 +347,14 @@ mod tests {
     use messenger::{PlacementConfig, WorkerStats};
 
     fn connection(id: u64, bytes_in: u64) -> ConnectionStats {
-        let seat = SeatStats { worker: 0, seated: true, bytes_in, messages: 10, ..SeatStats::default() };
-        let other = SeatStats { worker: 1, seated: false, lock_wait_ns: 200_000_000, marks: 3, ..SeatStats::default() };
+        let seat = AttachmentStats { worker: 0, seated: true, bytes_in, messages: 10, ..AttachmentStats::default() };
+        let other = AttachmentStats {
+            worker: 1,
+            seated: false,
+            lock_wait_ns: 200_000_000,
+            marks: 3,
+            ..AttachmentStats::default()
+        };
         ConnectionStats {
             id,
             peer: ([127, 0, 0, 1], 5).into(),
@@ -356,7 +362,10 @@ mod tests {
             lane: 0,
             state: ConnState::Up,
             workers: vec![0],
-            seats: vec![SeatStats { acquisitions: 30, ..seat }, SeatStats { acquisitions: 10, contended: 10, ..other }],
+            attachments: vec![
+                AttachmentStats { acquisitions: 30, ..seat },
+                AttachmentStats { acquisitions: 10, contended: 10, ..other },
+            ],
             lock: LockStats::default(),
         }
     }
@@ -367,7 +376,7 @@ mod tests {
             addr: ([127, 0, 0, 1], 7400).into(),
             placement: PlacementConfig::new(Mapping::RoundRobin),
             sessions: connections.len() as u64,
-            seats: connections.len() as u64,
+            attachments: connections.len() as u64,
             connections,
         };
         TelemetryReport {
