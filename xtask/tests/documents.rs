@@ -177,6 +177,68 @@ fn files_named_in_documents_and_comments_are_there() {
     assert!(missing.is_empty(), "named, and not in the repository: {missing:#?}");
 }
 
+/// Words in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// A name at the beginning of a text.
+fn name(text: &str) -> &str {
+    text.split(|c: char| !c.is_ascii_lowercase() && c != '_' && c != '-').next().unwrap_or_default()
+}
+
+/// Settings that were renamed or dropped would live on in pages that nobody reads again.
+#[test]
+fn settings_and_options_named_in_documents_exist() {
+    const PREFIXES: [&str; 9] =
+        ["osd_", "ms_", "mon_", "mds_", "journal_", "fragment_", "pool_", "memstore_", "session_"];
+    // What a user mistypes, in troubleshooting. (A name that ends in `_` is that of a family.)
+    const MISSPELT: &str = "osd_cuont";
+    let settings = read(&root().join("docs/use/configuration.md"));
+    let options = read(&root().join("docs/use/mount-options.md"));
+    let mut unknown = BTreeSet::new();
+    let mut seen = 0;
+    for path in documents() {
+        let text = read(&path);
+        for word in quoted(&text) {
+            let is_there = match word.strip_prefix("mount.") {
+                Some(option) if !name(option).is_empty() && !word.starts_with("mount.fuse") => {
+                    options.contains(&format!("| `--{}` |", name(option).replace('_', "-")))
+                }
+                None if PREFIXES.iter().any(|prefix| word.starts_with(prefix))
+                    && name(word) != MISSPELT
+                    && !name(word).ends_with('_') =>
+                {
+                    settings.contains(&format!("| `{}`", name(word)))
+                }
+                _ => continue,
+            };
+            seen += 1;
+            if !is_there {
+                unknown.insert(format!("{}: {word}", path.display()));
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} settings were found");
+    assert!(unknown.is_empty(), "no such setting or option: {unknown:#?}");
+}
+
+#[test]
+fn commands_named_in_documents_exist() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_xtask")).arg("--help").output().expect("xtask runs");
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let known: BTreeSet<&str> = help.lines().filter_map(|line| line.strip_prefix("  ")).map(name).collect();
+    let mut unknown = BTreeSet::new();
+    for path in documents() {
+        let text = read(&path);
+        let words = text.split("cargo xtask ").skip(1).map(name).filter(|word| !word.is_empty());
+        let gone = words.filter(|word| !known.contains(word));
+        unknown.extend(gone.map(|word| format!("{}: cargo xtask {word}", path.display())));
+    }
+    assert!(known.contains("test") && known.contains("docs"), "{help}");
+    assert!(unknown.is_empty(), "no such command: {unknown:#?}");
+}
+
 #[test]
 fn paths_are_told_from_other_words() {
     let text = "see `docs/use/limits.md`, crates/ec-store/src/pg/{mod,log}.rs and benches/runs/<date>-<name>/.";
