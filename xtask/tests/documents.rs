@@ -177,6 +177,32 @@ fn files_named_in_documents_and_comments_are_there() {
     assert!(missing.is_empty(), "named, and not in the repository: {missing:#?}");
 }
 
+/// The rules of the protocol as the code has them: name and what it demands.
+fn rules(code: &str) -> Vec<(String, String)> {
+    let (_, list) = code.split_once("rules! {\n").expect("the list of rules");
+    let mut rules = Vec::new();
+    let mut text = String::new();
+    for line in list.lines().map(str::trim).take_while(|line| *line != "}") {
+        match line.strip_prefix("///") {
+            Some(words) => text = format!("{text} {}", words.trim()),
+            None => rules.push((line.trim_end_matches(',').to_owned(), std::mem::take(&mut text).trim().to_owned())),
+        }
+    }
+    rules
+}
+
+#[test]
+fn every_rule_of_the_protocol_is_told() {
+    let page = read(&root().join("docs/design/rules.md"));
+    let rules = rules(&read(&root().join("crates/protocol/src/rules.rs")));
+    assert!(rules.len() > 60, "only {} rules were found", rules.len());
+    for (name, text) in &rules {
+        let row = format!("| `{name}` | {text} | ");
+        assert!(page.contains(&row), "docs/design/rules.md lacks the row: {row}");
+    }
+    assert_eq!(page.matches("\n| `").count(), rules.len(), "docs/design/rules.md has rules that are not in the code");
+}
+
 /// Words in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)

@@ -76,9 +76,11 @@ fn toml_type(rust_type: &str) -> &'static str {
         "f64" => "float",
         "u8" | "u16" | "u32" | "u64" => "integer",
         "SocketAddr" => "string, IP:PORT",
+        "HostPort" => "string, HOST:PORT",
         "PathBuf" => "string, path",
         "String" => "string",
-        _ => "list of strings",
+        "Vec<Role>" => "list of strings",
+        _ => "",
     }
 }
 
@@ -111,6 +113,12 @@ mod tests {
         let told: Vec<_> = command.get_arguments().map(words).collect();
         let named = |key: &&str| (key.to_string(), key.replace('_', "-"), format!("TREFOIL_{}", key.to_uppercase()));
         assert_eq!(told, Settings::KEYS.iter().map(named).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_type_has_a_name() {
+        let unnamed = Settings::TYPES.iter().find(|name| toml_type(name).is_empty());
+        assert_eq!(unnamed, None, "what is it called in TOML?");
     }
 
     #[test]
