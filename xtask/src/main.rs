@@ -4,6 +4,7 @@
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
 //! * [`bench`]: comparisons that keep a report under `benches/runs`.
 //! * [`compare`]: other systems measured beside ours, with a report under `benches/runs`.
+//! * [`docs`]: the documents as a book.
 //! * [`soak`]: a user without rights and without measure, whom nobody may notice.
 //! * [`testrun`]: everything that must pass, ending in `N passed, N failed`.
 //!
@@ -17,6 +18,7 @@ mod cluster;
 mod compare;
 mod crash;
 mod demo;
+mod docs;
 mod error;
 mod exec;
 mod fuzz;
@@ -70,6 +72,8 @@ enum Task {
     /// Compares in one run, and keeps a report
     #[command(subcommand)]
     Bench(bench::BenchTask),
+    /// Builds the documents as a book, in target/book; installs mdBook from crates.io, saying so
+    Docs(docs::DocsArgs),
     /// Drives the write protocol through random faults in a simulator; `sim --help` says with what
     #[command(disable_help_flag = true)]
     Sim {
@@ -143,6 +147,7 @@ fn run(task: Task) -> Outcome {
         Task::Compare(args) => compare::run(&args, &interrupt),
         Task::Sweep(args) => compare::run_sweep(&args, &interrupt),
         Task::Bench(task) => bench::run(task, &interrupt),
+        Task::Docs(args) => docs::run(&args, &interrupt),
         Task::Sim { args } => sim::run(&args, &interrupt),
         Task::Check { .. } | Task::Stamp(_) | Task::SameTree { .. } | Task::Load(_) => unreachable!("handled above"),
     }

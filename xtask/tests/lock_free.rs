@@ -1,4 +1,4 @@
-//! docs/lock-free.md names every atomic of the programs, and every lock that is no `ContentionMutex`, with the file that it
+//! docs/design/lock-free.md names every atomic of the programs, and every lock that is no `ContentionMutex`, with the file that it
 //! stands in.
 
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn products() -> Vec<(String, String)> {
 }
 
 fn list() -> String {
-    std::fs::read_to_string(root().join("docs/lock-free.md")).expect("the list")
+    std::fs::read_to_string(root().join("docs/design/lock-free.md")).expect("the list")
 }
 
 /// Does a line name a type of lock that counts nothing?
@@ -67,7 +67,10 @@ fn every_lock_without_a_name_is_in_the_list() {
         products.iter().filter(|(file, text)| !file.starts_with("simulation/") && text.lines().any(names_bare_lock));
     let bare: Vec<&String> = bare.map(|(file, _)| file).collect();
     let missing: Vec<_> = bare.iter().filter(|file| !is_listed(file)).collect();
-    assert!(missing.is_empty(), "make these a ContentionMutex, or give a reason in docs/lock-free.md: {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "make these a ContentionMutex, or give a reason in docs/design/lock-free.md: {missing:#?}"
+    );
     let rows = locks.lines().filter(|line| line.starts_with("| `")).count();
     assert_eq!(rows, bare.len(), "the list has files without such a lock; these have one: {bare:#?}");
 }
@@ -99,7 +102,7 @@ fn every_atomic_is_in_the_list() {
         }
     }
     assert!(count > 50, "only {count} atomics found: does this look at the right lines?");
-    assert!(missing.is_empty(), "not in docs/lock-free.md: {missing:#?}");
+    assert!(missing.is_empty(), "not in docs/design/lock-free.md: {missing:#?}");
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn declarations_are_told_from_uses() {
         ("    slots: Box<[AtomicUsize]>,", Some("slots")),
         ("    placed_at: (AtomicU64, AtomicU64),", Some("placed_at")),
         ("pub(crate) struct Counter(AtomicU64);", Some("Counter")),
-        ("pub(crate) struct Doze<F = AtomicBool> {", Some("Doze")),
+        ("pub(crate) struct SleepFlag<F = AtomicBool> {", Some("SleepFlag")),
         ("use std::sync::atomic::{AtomicBool, Ordering};", None),
         ("            closed: AtomicBool::new(false),", Some("closed")),
         ("impl Flag for AtomicBool {", None),

@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Which k shards a read asks when more than k could answer (DESIGN section 5).
+/// Which k shards a read asks when more than k could answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ReadPolicy {
     /// The data shards that hold the range: nothing is decoded while all are there.

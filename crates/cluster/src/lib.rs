@@ -11,7 +11,7 @@
 //! of files and file systems. The monitor role around it lives in `osd-daemon`.
 //!
 //! Depends on `protocol` and `placement`. Start reading at [`Monitor::handle`], and for the rules at `monitor/pg.rs`
-//! beside the model of the write path (DESIGN section 6), whose names it uses.
+//! beside docs/design/write-path.md, whose names it uses.
 #![forbid(unsafe_code)]
 
 pub mod control;

@@ -5,7 +5,7 @@
 //! [`Monitor::state`] durably, then publish the map, then answer the inputs; ask the OSDs what [`Monitor::actions`]
 //! says; call [`Monitor::tick`] every 100 ms or so. An OSD that finds itself down in the map boots again.
 //!
-//! It ports the model of the write path (`models/write-path`, `monitor.rs`) from one PG to many. A PG's epoch is the
+//! Its rules are those of docs/design/write-path.md, for many PGs. A PG's epoch is the
 //! map epoch in which it last changed; what happens to an OSD happens to every PG it holds a shard of; the death of a
 //! session changes the epoch of every PG (Rule: ExpireEpoch), so that every shard learns of it before it takes another
 //! message. The rules of one PG are in `monitor/pg.rs`, the end of dead sessions in `monitor/resolve.rs`.

@@ -24,11 +24,18 @@ pub enum Action {
         /// At once, even if it is in use.
         lazy: bool,
     },
+    /// Print the page of the documents that lists the options.
+    PrintOptions,
     /// Make the link for mount(8).
     InstallHelper {
         /// In which directory.
         dir: PathBuf,
     },
+}
+
+/// The flags of `fuse-client mount`, for the page of the documents that lists them.
+pub fn mount_command() -> clap::Command {
+    MountArgs::augment_args(clap::Command::new("mount"))
 }
 
 /// Mounts a Trefoil cluster as a POSIX file system.
@@ -57,6 +64,9 @@ enum Command {
         #[arg(long, default_value = "/sbin")]
         dir: PathBuf,
     },
+    /// Prints docs/use/mount-options.md
+    #[command(hide = true)]
+    MarkdownOptions,
 }
 
 #[derive(Args)]
@@ -161,6 +171,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, clap::E
         }
         Command::Umount { dir, lazy } => Ok(Action::Unmount { dir, lazy }),
         Command::InstallHelper { dir } => Ok(Action::InstallHelper { dir }),
+        Command::MarkdownOptions => Ok(Action::PrintOptions),
     }
 }
 

@@ -19,6 +19,7 @@ mod invalidate;
 mod mount;
 mod mountpoint;
 mod options;
+mod options_page;
 
 use cli::Action;
 use std::process::ExitCode;
@@ -31,6 +32,10 @@ fn main() -> ExitCode {
         Ok(Action::Mount(settings)) if settings.daemon => daemon::start(&settings),
         Ok(Action::Mount(settings)) => mount::run(&settings),
         Ok(Action::Unmount { dir, lazy }) => mountpoint::unmount(&dir, lazy),
+        Ok(Action::PrintOptions) => {
+            print!("{}", options_page::page());
+            Ok(())
+        }
         Ok(Action::InstallHelper { dir }) => cli::install_helper(&dir),
         Err(usage) => usage.exit(),
     };

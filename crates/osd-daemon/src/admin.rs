@@ -4,6 +4,7 @@
 //! which keys it can change while it runs; all others need a restart, and nothing is remembered of them. Changes last
 //! until the role stops: the file is the operator's.
 
+use crate::config::page::split_default;
 use crate::config::{Config, Settings};
 use bytes::Bytes;
 use messenger::sync::{ContentionMutex, LockTable};
@@ -111,16 +112,13 @@ impl LiveConfig {
                 ("log", Some(log)) => Some(log.filter().clone()),
                 _ => words.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone()),
             };
-            let (help, default) = match help.split_once("[default: ") {
-                Some((help, default)) => (help, default.trim_end_matches([' ', ']'])),
-                None => (help, ""),
-            };
+            let (help, default) = split_default(help);
             Setting {
                 key: key.to_owned(),
                 is_default: set.is_none(),
                 value: set.unwrap_or_else(|| default.to_owned()),
                 is_live: self.is_live::<R>(key),
-                help: help.trim().to_owned(),
+                help: help.to_owned(),
             }
         };
         Settings::HELP.iter().map(describe).collect()

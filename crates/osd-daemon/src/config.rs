@@ -3,6 +3,8 @@
 //! Contract: a flag wins over the environment, the environment over the file, the file over the default. An unknown key
 //! is an error that names the nearest known one. Nothing here opens anything but the file.
 
+pub mod page;
+
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
@@ -52,6 +54,9 @@ macro_rules! settings {
 
             /// Each key with what it means; the default stands in brackets at the end.
             pub const HELP: &'static [(&'static str, &'static str)] = &[$((stringify!($name), concat!($($doc),+))),*];
+
+            /// The Rust type of each key's value.
+            const TYPES: &'static [&'static str] = &[$(stringify!($type)),*];
 
             /// `self` where it says something, else `other`.
             #[must_use]

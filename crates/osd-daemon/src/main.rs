@@ -5,7 +5,7 @@
 
 use clap::Parser;
 use osd_daemon::admin::Log;
-use osd_daemon::config::{Config, Settings};
+use osd_daemon::config::{Config, Settings, page};
 use osd_daemon::repeats::CountedLog;
 use osd_daemon::roles;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,6 +26,9 @@ struct Cli {
     /// TOML file with any of the keys below, with _ for -
     #[arg(long, env = "TREFOIL_CONFIG")]
     config: Option<PathBuf>,
+    /// Prints docs/use/configuration.md
+    #[arg(long, hide = true)]
+    markdown_settings: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -45,6 +48,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
+    if cli.markdown_settings {
+        print!("{}", page::page());
+        return Ok(());
+    }
     // Connections and fragment files need descriptors; the soft limit is for programs that use `select`.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;

@@ -59,7 +59,7 @@ id! {
 }
 
 /// The 128-bit id of a file or named blob, never reused. The upper 64 bits are `home`, dealt out in turn by the
-/// file's creator, so that files spread evenly over the PGs (DESIGN section 4); the lower 64 bits are unique.
+/// file's creator, so that files spread evenly over the PGs; the lower 64 bits are unique.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Gfid(u128);
 
@@ -121,7 +121,7 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
-    /// The PG number within its pool: `(home + index) mod pg_num` (DESIGN section 4).
+    /// The PG number within its pool: `(home + index) mod pg_num`.
     pub const fn pg(self, pg_num: u32) -> u32 {
         (self.gfid.home().wrapping_add(self.index as u64) % pg_num as u64) as u32
     }

@@ -1,7 +1,7 @@
 //! Hot messages between a session (a client's mount) and a shard (an OSD's part of a PG).
 //!
 //! Contract: fixed little-endian layouts, no padding, every bit pattern decodes; meaning is checked by the receiver.
-//! The protocol they carry is DESIGN section 6 and its model; names follow the model.
+//! The protocol that they carry is in docs/design/write-path.md.
 //!
 //! All offsets and lengths of fragments are in bytes and multiples of [`crate::Profile::SECTOR_BYTES`].
 

@@ -1,4 +1,4 @@
-//! What must hold, by name (DESIGN section 6), and what the checker knows to tell.
+//! What must hold, by name (docs/develop/simulator.md), and what the checker knows to tell.
 //!
 //! * **no-lost-ack**: what was stable is never dropped; what was reported only if fewer than k members kept power.
 //! * **no-torn-stripe**: at rest any two in-sync shards give the same bytes, those of the kept writes in order; no record

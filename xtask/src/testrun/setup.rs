@@ -33,6 +33,8 @@ const PROGRAMS: [(&str, &str); 21] = [
 ];
 /// Programs of crates.io, with their versions.
 const CRATES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+/// Makes a book of the documents; of crates.io, too.
+const MDBOOK: (&str, &str) = ("mdbook", "0.5.4");
 
 /// Installs missing packages with apt, and checks what cannot be installed.
 ///
@@ -77,22 +79,34 @@ pub fn install(programs: &[(&str, &str)], interrupt: &Interrupt) -> Outcome {
 /// # Errors
 /// When cargo cannot.
 pub fn crates(root: &Path, interrupt: &Interrupt) -> Outcome {
-    for (name, version) in CRATES {
-        let stamp = root.join(format!("{name}-{version}"));
-        if stamp.exists() && root.join("bin").join(name).exists() {
-            continue;
-        }
-        println!("installing from crates.io: {name} {version}");
-        let mut command = Command::new(workspace::cargo());
-        command.args(["install", "--quiet", "--locked", "--force", "--version", version, name, "--root"]).arg(root);
-        // Its build belongs to the cache too, and must not wait for ours.
-        command.env("CARGO_TARGET_DIR", root.join("build"));
-        // Their own work is nothing beside the calls that they make: to build them faster is to be over sooner.
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
-        exec::run_visible(&mut command, Duration::from_secs(900), interrupt)?;
-        std::fs::write(&stamp, "").doing(|| "cannot note the version")?;
+    CRATES.into_iter().try_for_each(|program| from_crates_io(program, root, interrupt))
+}
+
+/// Builds mdBook once, in `root`, without its server and its search.
+///
+/// # Errors
+/// When cargo cannot.
+pub fn mdbook(root: &Path, interrupt: &Interrupt) -> Outcome {
+    from_crates_io(MDBOOK, root, interrupt)
+}
+
+fn from_crates_io((name, version): (&str, &str), root: &Path, interrupt: &Interrupt) -> Outcome {
+    let stamp = root.join(format!("{name}-{version}"));
+    if stamp.exists() && root.join("bin").join(name).exists() {
+        return Ok(());
     }
-    Ok(())
+    println!("installing from crates.io: {name} {version}");
+    let mut command = Command::new(workspace::cargo());
+    command.args(["install", "--quiet", "--locked", "--force", "--version", version, name, "--root"]).arg(root);
+    if name == MDBOOK.0 {
+        command.arg("--no-default-features");
+    }
+    // Its build belongs to the cache too, and must not wait for ours.
+    command.env("CARGO_TARGET_DIR", root.join("build"));
+    // Their own work is nothing beside the calls that they make: to build them faster is to be over sooner.
+    command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+    exec::run_visible(&mut command, Duration::from_secs(900), interrupt)?;
+    std::fs::write(&stamp, "").doing(|| "cannot note the version")
 }
 
 fn is_there(program: &str) -> bool {

@@ -1,4 +1,4 @@
-//! The rules for one PG: a port of the model's monitor (`models/write-path`, `monitor.rs`), function by function.
+//! The monitor's rules for one PG, see docs/design/write-path.md.
 //!
 //! Contract: pure. Every function that returns `true`, or says nothing of it, has changed the PG, and the caller gives
 //! it the epoch of the next map. `up` are the shards whose OSDs are up, after the change at hand.

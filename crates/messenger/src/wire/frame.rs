@@ -54,11 +54,11 @@ const FLAG_LENT: u32 = 1 << 30;
 /// Message kinds from here up belong to the messenger.
 pub const RESERVED_KINDS: u16 = 0xff00;
 
-/// What a message is for, and so how it is queued (DESIGN section 3).
+/// What a message is for. Every frame carries it; nothing is queued by it yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TrafficClass {
-    /// I: heartbeats, map updates, elections.
+    /// I: heartbeats, map updates.
     Control = 1,
     /// II: client I/O and its replication.
     Client = 2,

@@ -6,20 +6,23 @@ use crate::admin::LiveRole;
 use crate::config::Config;
 use std::time::Duration;
 
+/// The keys that a running OSD can change; the documents mark them, too.
+pub(crate) const LIVE_KEYS: &[&str] = &[
+    "ms_mapping",
+    "ms_placement_interval_ms",
+    "ms_lock_threshold",
+    "ms_lcam_rule",
+    "ms_max_events",
+    "journal_sync_interval_ms",
+    "osd_recovery_max_active",
+    "osd_recovery_max_bytes_per_sec",
+    "mon_osd_nearfull_ratio",
+    "mon_osd_backfillfull_ratio",
+    "mon_osd_full_ratio",
+];
+
 impl LiveRole for Shared {
-    const LIVE_KEYS: &'static [&'static str] = &[
-        "ms_mapping",
-        "ms_placement_interval_ms",
-        "ms_lock_threshold",
-        "ms_lcam_rule",
-        "ms_max_events",
-        "journal_sync_interval_ms",
-        "osd_recovery_max_active",
-        "osd_recovery_max_bytes_per_sec",
-        "mon_osd_nearfull_ratio",
-        "mon_osd_backfillfull_ratio",
-        "mon_osd_full_ratio",
-    ];
+    const LIVE_KEYS: &'static [&'static str] = LIVE_KEYS;
 
     fn apply(&self, key: &str, config: &Config) -> Result<(), String> {
         if key == "ms_max_events" {

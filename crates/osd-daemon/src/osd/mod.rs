@@ -19,7 +19,7 @@ mod control;
 mod cut;
 mod heart;
 mod link;
-mod live;
+pub(crate) mod live;
 mod peers;
 mod power;
 mod resolve;
