@@ -30,7 +30,7 @@ mod watch;
 use clap::{Parser, Subcommand};
 use error::OperatorError;
 use protocol::OsdId;
-use protocol::monitor::{ClusterStatus, MonitorReply, MonitorRequest};
+use protocol::monitor::{ClusterStatus, Health, MonitorReply, MonitorRequest};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -55,6 +55,12 @@ enum Command {
         /// As JSON, in a shape that stays
         #[arg(long)]
         json: bool,
+    },
+    /// Health alone, and why; the exit code tells it to scripts: 0 ok, 6 degraded, 7 down
+    Health {
+        /// Say nothing
+        #[arg(short, long)]
+        quiet: bool,
     },
     /// Named objects
     #[command(subcommand)]
@@ -120,6 +126,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output wants no more of it.
         Err(OperatorError::ClosedPipe) => ExitCode::SUCCESS,
+        // The answer, not a failure, and told already.
+        Err(answer @ OperatorError::Unhealthy(_)) => ExitCode::from(answer.exit_code()),
         Err(error) => {
             eprintln!("trefoil: {error}");
             ExitCode::from(error.exit_code())
@@ -137,11 +145,23 @@ fn replace(cluster: &Cluster, osd: OsdId) -> Result<(), OperatorError> {
     }
 }
 
+fn health(cluster: &Cluster, quiet: bool) -> Result<(), OperatorError> {
+    let status = cluster.status()?;
+    if !quiet {
+        output::text(&table::health_report(&status))?;
+    }
+    match status.health {
+        Health::Ok => Ok(()),
+        worse => Err(OperatorError::Unhealthy(worse)),
+    }
+}
+
 fn run(cli: Cli) -> Result<(), OperatorError> {
     let cluster = Cluster { monitor: cli.monitor, timeout: Duration::from_secs(cli.timeout) };
     match cli.command {
         Command::Status { json: true } => output::line(&status::to_json(&cluster.status()?)),
         Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
+        Command::Health { quiet } => health(&cluster, quiet),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
         Command::Osd(OsdCommand::Replace { osd }) => replace(&cluster, osd),
         Command::Locks(args) => locks::run(&cluster, &args),

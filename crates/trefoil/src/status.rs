@@ -25,7 +25,8 @@
 //!   "scrub": {"open": 0,          objects whose shards do not match, and the first of them
 //!             "findings": [{"pg": "1.3", "object": "...", "osds": [0, 1, 2], "offset": 0, "length": 4096, "wrong": [1]}]},
 //!   "clients": [{"session": 1, "name": "..."}],
-//!   "mds": "127.0.0.1:7401",        null while there is none
+//!   "mds": "127.0.0.1:7401",        null if none has ever started
+//!   "mds_silent_s": null,           for how long it has been silent, if that is too long
 //!   "total_bytes": 1, "free_bytes": 1
 //! }
 //! ```
@@ -53,6 +54,7 @@ struct StatusJson<'a> {
     scrub: FindingsJson,
     clients: Vec<ClientJson<'a>>,
     mds: Option<String>,
+    mds_silent_s: Option<u64>,
     total_bytes: u64,
     free_bytes: u64,
 }
@@ -165,6 +167,7 @@ pub fn to_json(status: &ClusterStatus) -> String {
         },
         clients: status.clients.iter().map(|(id, name)| ClientJson { session: id.get(), name }).collect(),
         mds: status.mds.map(|addr| addr.to_string()),
+        mds_silent_s: status.mds_silent_secs,
         total_bytes: status.total_bytes,
         free_bytes: status.free_bytes,
     };
@@ -307,7 +310,8 @@ pub mod tests {
                 seconds_left: Some(7),
             },
             clients: vec![(SessionId::new(9), "fuse-client here /mnt".into())],
-            mds: None,
+            mds: Some(([127, 0, 0, 1], 7401).into()),
+            mds_silent_secs: Some(40),
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
         }
@@ -328,6 +332,6 @@ pub mod tests {
         assert_eq!(json["recovery"]["seconds_left"], 7);
         assert_eq!(json["pools"][0]["k"], 2);
         assert_eq!(json["clients"][0]["session"], 9);
-        assert_eq!(json["mds"], serde_json::Value::Null);
+        assert_eq!((&json["mds"], &json["mds_silent_s"]), (&"127.0.0.1:7401".into(), &40.into()));
     }
 }

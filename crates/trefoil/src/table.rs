@@ -10,7 +10,6 @@ pub fn status(status: &ClusterStatus) -> String {
     let up = status.osds.iter().filter(|o| o.up).count();
     let inside = status.osds.iter().filter(|o| o.is_in).count();
     let used = status.total_bytes.saturating_sub(status.free_bytes);
-    let mds = status.mds.map_or_else(|| "none".into(), |addr| addr.to_string());
     let mut row = |name: &str, value: String| writeln!(out, "{name:10} {value}").expect("a string takes everything");
     row("cluster", format!("{}, epoch {}", status.cluster, status.epoch.get()));
     row("health", health(status.health).into());
@@ -18,7 +17,7 @@ pub fn status(status: &ClusterStatus) -> String {
         row("", message.clone());
     }
     row("osds", format!("{}: {up} up, {inside} in", status.osds.len()));
-    row("mds", mds);
+    row("mds", mds(status));
     row("pgs", pgs(status));
     if let Some(recovery) = recovery(&status.recovery) {
         row("recovery", recovery);
@@ -34,6 +33,19 @@ pub fn status(status: &ClusterStatus) -> String {
     out.push('\n');
     out += &pools(&status.pools);
     out
+}
+
+/// Its health and the reasons, and no more.
+pub fn health_report(status: &ClusterStatus) -> String {
+    let lines = std::iter::once(health(status.health)).chain(status.messages.iter().map(String::as_str));
+    lines.fold(String::new(), |out, line| out + line + "\n")
+}
+
+/// "127.0.0.1:7401, silent for 40 s".
+fn mds(status: &ClusterStatus) -> String {
+    let Some(addr) = status.mds else { return "none".into() };
+    let silent = status.mds_silent_secs.map(|seconds| format!(", silent for {}", period(seconds)));
+    addr.to_string() + &silent.unwrap_or_default()
 }
 
 /// "12 objects with 1.5 GiB to rebuild, 40.0 MiB/s, about 39 s to go"; `None` when nothing is to be rebuilt.
@@ -177,6 +189,7 @@ mod tests {
             "health     degraded",
             "osd.1 is down",
             "2: 1 up, 2 in",
+            "127.0.0.1:7401, silent for 40 s",
             "32: 20 clean, 12 degraded",
             "7 objects with 7.0 MiB to rebuild, 1.0 MiB/s, about 7 s to go",
             "8.0 GiB used, 12.0 GiB free of 20.0 GiB (40% used)",
