@@ -61,7 +61,7 @@ enum Command {
 
 #[derive(Args)]
 struct MountArgs {
-    /// The monitor's address, host:port
+    /// The monitor's host name or IP address, and its port if that is not 7400: HOST[:PORT]
     address: String,
     /// The directory to mount on
     dir: PathBuf,

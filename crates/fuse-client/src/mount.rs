@@ -8,12 +8,14 @@ use crate::{daemon, device, mountpoint};
 use client::fs::{FileSystem, FsOptions};
 use client::{Client, ClientConfig, ClientError};
 use fuser::{Config, Session, SessionACL};
+use messenger::address::HostPort;
 use messenger::http::HttpServer;
+use protocol::MONITOR_PORT;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -117,14 +119,17 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
 /// Says at once when nothing listens there: the session itself would go on trying.
 fn probe(address: &str) -> Result<(), MountError> {
     let connect = |reason: String| MountError::Cluster(ClientError::Connect { monitor: address.to_owned(), reason });
-    // A name that is not known is told by the session.
-    let Some(addr) = address.to_socket_addrs().ok().and_then(|mut addrs| addrs.next()) else { return Ok(()) };
-    match TcpStream::connect_timeout(&addr, CONNECT_WAIT) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(connect(format!("{error}: nothing listens there")))
+    // What is no address, and a name that is not known, are told by the session.
+    let Some(found) = address.parse().ok().and_then(|a: HostPort| a.resolve(MONITOR_PORT).ok()) else { return Ok(()) };
+    let refusal = |addr| TcpStream::connect_timeout(addr, CONNECT_WAIT).err();
+    let mut last = None;
+    for addr in &found {
+        match refusal(addr) {
+            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => last = Some(error),
+            _ => return Ok(()),
         }
-        _ => Ok(()),
     }
+    last.map_or(Ok(()), |error| Err(connect(format!("{error}: nothing listens there"))))
 }
 
 /// Opens the session. Runs apart, so that an address where nothing answers does not hold the user up for longer than

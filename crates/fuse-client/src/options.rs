@@ -42,7 +42,7 @@ pub struct KernelOptions {
 /// Everything about one mount.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MountSettings {
-    /// The monitor, `host:port`.
+    /// The monitor, `host` or `host:port`.
     pub address: String,
     /// Where.
     pub dir: PathBuf,

@@ -38,6 +38,7 @@
 //! keeps it up, and `worker` for the loop.
 #![deny(unsafe_code)]
 
+pub mod address;
 mod blocking;
 mod brevity;
 pub mod buffer;

@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of FUSE. Start reading at `roles::start`.
 
+mod addresses;
 pub mod admin;
 pub mod config;
 mod data_client;

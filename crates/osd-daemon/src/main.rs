@@ -49,7 +49,9 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let file = cli.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
-    let config = Config::new(cli.settings.or(file))?;
+    let mut config = Config::new(cli.settings.or(file))?;
+    // So that everything that names it says which one.
+    config.data_dir = std::path::absolute(&config.data_dir)?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::default());
     // Colours are for a terminal.
@@ -87,9 +89,12 @@ fn announce(config: &Config, running: &roles::Running) {
     if let Some(status) = running.status() {
         let client = std::env::current_exe().ok().map(|path| path.with_file_name("fuse-client"));
         let client = client.filter(|path| path.exists()).unwrap_or_else(|| "fuse-client".into());
-        let monitor = running.addresses().find(|(name, _)| name == "monitor").map_or(config.monitor_addr, |(_, a)| a);
+        let taken = || running.addresses().find(|(name, _)| name == "monitor").map(|(_, addr)| addr.into());
+        let is_chosen = config.monitor_addr.port() != Some(0);
+        let monitor = if is_chosen { None } else { taken() }.unwrap_or_else(|| config.monitor_addr.clone());
         let (dir, epoch, health) = (config.data_dir.display(), status.epoch.get(), status.health);
-        let _ = writeln!(out, "cluster {} in {dir}: map epoch {epoch}, health {health:?}", status.cluster);
+        let new = if running.is_new() { "new cluster" } else { "cluster" };
+        let _ = writeln!(out, "{new} {} in {dir}: map epoch {epoch}, health {health:?}", status.cluster);
         let _ = writeln!(out, "mount it with: {} mount {monitor} DIR", client.display());
     }
     let _ = out.flush();

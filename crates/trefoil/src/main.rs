@@ -38,8 +38,8 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(name = "trefoil", version, after_help = error::EXIT_CODES)]
 struct Cli {
-    /// Where the monitor listens
-    #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1:7400", global = true, value_name = "ADDR")]
+    /// Where the monitor listens: a name or IP address, and a port if it is not 7400
+    #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1", global = true, value_name = "ADDR")]
     monitor: String,
     /// How long to wait for the cluster, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600), global = true)]
