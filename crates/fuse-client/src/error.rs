@@ -50,6 +50,17 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
+    /// Somebody waits in the mount for its cluster.
+    #[error(
+        "cannot unmount {path}: it is in use by processes that wait for its cluster: {who}; kill them, or wait: each gets \
+         an error after the mount's timeout. `umount --lazy` detaches it at once"
+    )]
+    Waiting {
+        /// Where.
+        path: PathBuf,
+        /// Their numbers and names.
+        who: String,
+    },
     /// The page of metrics cannot be served.
     #[error(transparent)]
     Http(#[from] messenger::http::HttpError),
