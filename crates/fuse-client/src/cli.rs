@@ -132,8 +132,9 @@ struct MountArgs {
     /// Count locks, operations and times; false only to measure what it costs [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
     telemetry: Option<String>,
-    /// Where to log instead of standard error
-    #[arg(long)]
+    /// Where to log: a file, which keeps to 16 MiB and has its older lines in FILE.1 [default: standard error; with
+    /// --daemon, /var/log/trefoil/DIR.log, for other users than root ~/.local/state/trefoil/DIR.log]
+    #[arg(long, env = "TREFOIL_FUSE_LOG_FILE", value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Log every operation (slow)
     #[arg(long)]
@@ -238,6 +239,7 @@ fn parse_helper(args: &[OsString]) -> Result<Action, String> {
         settings.apply(list)?;
     }
     settings.daemon = true;
+    settings.log_file = settings.log_file.or_else(|| std::env::var_os("TREFOIL_FUSE_LOG_FILE").map(PathBuf::from));
     if fake {
         return Err("-f only pretends to mount, which mount(8) does without its helper".to_owned());
     }

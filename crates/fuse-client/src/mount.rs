@@ -8,12 +8,12 @@ use crate::{daemon, device, mountpoint};
 use client::fs::{FileSystem, FsOptions};
 use client::{Client, ClientConfig, ClientError};
 use fuser::{Config, Session, SessionACL};
+use logging::CountedLog;
 use messenger::address::HostPort;
 use messenger::http::HttpServer;
 use protocol::MONITOR_PORT;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::File;
 use std::io;
 use std::net::TcpStream;
 use std::path::Path;
@@ -87,15 +87,11 @@ fn finish(fs: &FileSystem, client: &Client) -> Result<(), ClientError> {
 fn start_log(settings: &MountSettings) -> Result<(), MountError> {
     let default = if settings.trace { "info,fuse_client::adapter=trace" } else { "info" };
     let filter = EnvFilter::try_from_env(LOG_FILTER).unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    let started = match &settings.log_file {
-        None => log.with_writer(io::stderr).with_ansi(false).try_init(),
-        Some(path) => {
-            let file = File::options().create(true).append(true).open(path);
-            let file = file.map_err(|source| MountError::Log { path: path.clone(), source })?;
-            log.with_writer(Arc::new(file)).with_ansi(false).try_init()
-        }
+    let log = match &settings.log_file {
+        None => CountedLog::on_stderr(),
+        Some(path) => CountedLog::in_file(path).map_err(|source| MountError::Log { path: path.clone(), source })?,
     };
+    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false).try_init();
     // A second start in one process is a test's.
     drop(started);
     Ok(())

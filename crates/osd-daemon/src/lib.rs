@@ -14,6 +14,5 @@ pub mod mds;
 pub mod monitor;
 pub mod osd;
 mod readiness;
-pub mod repeats;
 pub mod roles;
 mod supervisor;

@@ -4,9 +4,9 @@
 //! status: 0 after a clean stop, 1 when something could not start or stop, 2 for a bad command line.
 
 use clap::Parser;
+use logging::CountedLog;
 use osd_daemon::admin::Log;
 use osd_daemon::config::{Config, Settings};
-use osd_daemon::repeats::CountedLog;
 use osd_daemon::roles;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -53,7 +53,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     // So that everything that names it says which one.
     config.data_dir = std::path::absolute(&config.data_dir)?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::default());
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::on_stderr());
     // Colours are for a terminal.
     let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
     let subscriber = subscriber.with_filter_reloading();

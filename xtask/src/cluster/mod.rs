@@ -116,6 +116,8 @@ impl Cluster {
             None => Command::new(program),
         };
         command.env("TREFOIL_MONITOR", self.layout.monitor.to_string());
+        // Of mounts in the background.
+        command.env("TREFOIL_FUSE_LOG_FILE", self.dir().join("log/background.log"));
         command
     }
 
