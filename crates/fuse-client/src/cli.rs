@@ -33,7 +33,7 @@ pub enum Action {
 
 /// Mounts a Trefoil cluster as a POSIX file system.
 #[derive(Parser)]
-#[command(name = "fuse-client", version, about)]
+#[command(name = "fuse-client", version = env!("TREFOIL_VERSION"), about)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The storage daemon of Trefoil. Without arguments: a whole cluster (three OSDs, monitor, metadata service) in one
 /// process, with its data under ./trefoil-data.
 #[derive(Parser, Debug)]
-#[command(name = "osd-daemon", version)]
+#[command(name = "osd-daemon", version = env!("TREFOIL_VERSION"))]
 struct Cli {
     /// TOML file with any of the keys below, with _ for -
     #[arg(long, env = "TREFOIL_CONFIG")]

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 /// Shows and uses a Trefoil cluster
 #[derive(Parser)]
-#[command(name = "trefoil", version, after_help = error::EXIT_CODES)]
+#[command(name = "trefoil", version = env!("TREFOIL_VERSION"), after_help = error::EXIT_CODES)]
 struct Cli {
     /// Where the monitor listens: a name or IP address, and a port if it is not 7400
     #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1", global = true, value_name = "ADDR")]
