@@ -6,7 +6,8 @@ use std::fmt::Debug;
 use std::io;
 
 /// Shown by `--help`.
-pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage; \
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage, or not \
+confirmed; \
 3 the cluster cannot be reached; 4 no such object, pool or target; 5 the cluster refused or failed; `health`: 6 the cluster \
 is degraded, 7 it is down.";
 
@@ -64,6 +65,9 @@ pub enum OperatorError {
     /// The cluster is not well: what `trefoil health` answers.
     #[error("the cluster is {}", crate::status::health(*.0))]
     Unhealthy(Health),
+    /// The operator did not say that it shall be done.
+    #[error("{0}")]
+    Unconfirmed(String),
     /// The cluster said no, and why.
     #[error("{0}")]
     Refused(String),
@@ -75,6 +79,7 @@ impl OperatorError {
         match self {
             OperatorError::ClosedPipe => 0,
             OperatorError::File { .. } => 1,
+            OperatorError::Unconfirmed(_) => 2,
             OperatorError::Unreachable { .. } | OperatorError::Silent { .. } => 3,
             OperatorError::NoPool { .. } | OperatorError::NoObject(_) | OperatorError::NoTarget { .. } => 4,
             OperatorError::Refused(_) => 5,

@@ -6,12 +6,14 @@
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
 //!   client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
+//! * [`confirm`]: asks before what cannot be taken back.
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
 //! Knows nothing of FUSE and disks. Start reading at [`run`].
 #![forbid(unsafe_code)]
 
 mod config;
+mod confirm;
 mod error;
 mod history;
 mod locks;
@@ -95,6 +97,9 @@ enum OsdCommand {
         /// Which: osd.N. It must be down
         #[arg(value_parser = scrub::parse_osd)]
         osd: OsdId,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
 }
 
@@ -135,7 +140,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn replace(cluster: &Cluster, osd: OsdId) -> Result<(), OperatorError> {
+fn replace(cluster: &Cluster, osd: OsdId, yes: bool) -> Result<(), OperatorError> {
+    let status = cluster.status()?;
+    // The monitor refuses for one that is up or unknown, without anybody being asked.
+    let found = status.osds.iter().find(|known| known.id == osd && !known.up);
+    if let (Some(found), false) = (found, yes) {
+        confirm::ask(&table::stake(found, &status))?;
+    }
     match cluster.ask(&MonitorRequest::ReplaceOsd { osd })? {
         MonitorReply::Done(_) => {
             output::line(&format!("{osd} may start on an empty disk, once; it will be filled again from the others"))
@@ -163,7 +174,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
         Command::Health { quiet } => health(&cluster, quiet),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
-        Command::Osd(OsdCommand::Replace { osd }) => replace(&cluster, osd),
+        Command::Osd(OsdCommand::Replace { osd, yes }) => replace(&cluster, osd, yes),
         Command::Locks(args) => locks::run(&cluster, &args),
         Command::History(args) => history::run(&cluster, &args),
         Command::Profile(args) => profile::run(&cluster, &args),

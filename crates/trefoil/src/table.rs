@@ -1,7 +1,7 @@
 //! The cluster's state for people.
 
 use crate::status::{CONDITIONS, condition, count, health};
-use protocol::monitor::{ClusterStatus, OsdStatus, PoolStatus, RecoveryStatus};
+use protocol::monitor::{ClusterStatus, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
 use std::fmt::Write;
 
 /// Everything.
@@ -107,6 +107,27 @@ pub fn osds(osds: &[OsdStatus]) -> String {
     columns(head, rows)
 }
 
+/// What giving up the disk of a storage daemon means.
+pub fn stake(osd: &OsdStatus, status: &ClusterStatus) -> String {
+    let whole = count(status, PgCondition::Clean);
+    let all: u32 = status.pgs.iter().map(|(_, n)| n).sum();
+    // The daemon's own shards are missing by now.
+    let left = |pool: &PoolStatus| pool.profile.m().saturating_sub(1);
+    let next = match status.pools.iter().map(left).min() {
+        Some(0) | None => "one more lost disk loses data".to_owned(),
+        Some(m) => format!("more than {m} further lost disks lose data"),
+    };
+    format!(
+        "{osd} on {host} will take an empty disk, and what it held is rebuilt there from the others (its disk had {used} \
+         in use).\n{part} of {all} placement groups are not whole now; until they are, {next}.\nIf its disk can be \
+         mounted again, start {osd} with it instead: then only what it missed is rebuilt.",
+        osd = osd.id,
+        host = osd.host,
+        used = bytes(osd.report.used_bytes),
+        part = all.saturating_sub(whole),
+    )
+}
+
 /// The pools.
 pub fn pools(pools: &[PoolStatus]) -> String {
     let head = ["pool", "id", "code", "chunk", "pgs"];
@@ -200,6 +221,15 @@ mod tests {
         assert_eq!([7, 119, 121, 7_200, 90_000].map(period), ["7 s", "119 s", "3 min", "2 h 0 min", "25 h 0 min"]);
         for words in wanted {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_at_stake_is_told() {
+        let sample = crate::status::tests::sample();
+        let told = stake(&sample.osds[1], &sample);
+        for words in ["osd.1 on here", "12 of 32 placement groups", "one more lost disk loses data", "4.0 GiB in use"] {
+            assert!(told.contains(words), "`{words}` is not in: {told}");
         }
     }
 

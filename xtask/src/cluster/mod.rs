@@ -261,7 +261,7 @@ impl Cluster {
         let end = Instant::now() + DOWN_MAX;
         loop {
             let mut command = self.command("trefoil");
-            command.args(["osd", "replace", &format!("osd.{osd}")]);
+            command.args(["osd", "replace", "--yes", &format!("osd.{osd}")]);
             match exec::run_ok(&mut command, STATUS_MAX, interrupt) {
                 Err(Error::Failed(why)) if why.contains("is up") && Instant::now() < end => {}
                 outcome => return outcome.map(drop),
