@@ -108,6 +108,10 @@ pub enum MonitorRequest {
     },
 }
 
+/// How the name of a session begins that a daemon opens for its own work. It is for the operator's
+/// eye, as all of the name is: nothing is allowed or kept from whoever calls himself so.
+pub const DAEMON_SESSION: &str = "daemon ";
+
 /// How often the metadata service says that it is alive.
 pub const MDS_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 

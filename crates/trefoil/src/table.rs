@@ -1,7 +1,7 @@
 //! The cluster's state for people.
 
 use crate::status::{CONDITIONS, condition, count, health};
-use protocol::monitor::{ClusterStatus, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
+use protocol::monitor::{ClusterStatus, DAEMON_SESSION, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
 use std::fmt::Write;
 
 /// Everything.
@@ -23,16 +23,28 @@ pub fn status(status: &ClusterStatus) -> String {
         row("recovery", recovery);
     }
     let (total, free) = (status.total_bytes, status.free_bytes);
-    row("space", format!("{} used, {} free of {}{}", bytes(used), bytes(free), bytes(total), percent(used, total)));
-    row("clients", status.clients.len().to_string());
-    for (session, name) in &status.clients {
+    // What else lies on the disks is not known apart: an empty cluster, too, stands on disks with something on them.
+    let rest = format!("{}{} used on these disks, other data included", bytes(used), percent(used, total));
+    row("space", format!("{} free of {}; {rest}", bytes(free), bytes(total)));
+    let (daemons, clients): (Vec<_>, Vec<_>) = status.clients.iter().partition(|(_, name)| is_daemon(name));
+    row("clients", clients.len().to_string());
+    for (session, name) in clients {
         row("", format!("session {} {name}", session.get()));
+    }
+    for (at, (session, name)) in daemons.into_iter().enumerate() {
+        let name = name.trim_start_matches(DAEMON_SESSION);
+        row(if at == 0 { "daemons" } else { "" }, format!("session {} {name}", session.get()));
     }
     out.push('\n');
     out += &osds(&status.osds);
     out.push('\n');
     out += &pools(&status.pools);
     out
+}
+
+/// Does a session of this name belong to a daemon of the cluster?
+pub fn is_daemon(session_name: &str) -> bool {
+    session_name.starts_with(DAEMON_SESSION)
 }
 
 /// Its health and the reasons, and no more.
@@ -196,7 +208,7 @@ pub fn time(seconds: i64, nanoseconds: u32) -> String {
 }
 
 fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { String::new() } else { format!(" ({:.0}% used)", part as f64 * 100.0 / whole as f64) }
+    if whole == 0 { String::new() } else { format!(" ({:.0}%)", part as f64 * 100.0 / whole as f64) }
 }
 
 #[cfg(test)]
@@ -213,8 +225,9 @@ mod tests {
             "127.0.0.1:7401, silent for 40 s",
             "32: 20 clean, 12 degraded",
             "7 objects with 7.0 MiB to rebuild, 1.0 MiB/s, about 7 s to go",
-            "8.0 GiB used, 12.0 GiB free of 20.0 GiB (40% used)",
-            "session 9 fuse-client here /mnt",
+            "12.0 GiB free of 20.0 GiB; 8.0 GiB (40%) used on these disks, other data included",
+            "clients    1\n           session 9 fuse-client here /mnt",
+            "daemons    session 1 mds: deletes objects",
             "osd.0  up in",
             "2+1",
         ];
