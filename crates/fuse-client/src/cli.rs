@@ -153,15 +153,28 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, clap::E
     let args: Vec<OsString> = args.into_iter().collect();
     let name = args.first().map(Path::new).and_then(Path::file_name);
     if name == Some(OsStr::new(HELPER)) {
-        return parse_helper(&args[1..]).map_err(|text| Cli::command().error(ErrorKind::InvalidValue, text));
+        return parse_helper(&args[1..]).map_err(|text| {
+            let mut usage = clap::Command::new(HELPER).override_usage("mount -t fuse.trefoil [-o OPTIONS] ADDRESS DIR");
+            usage.error(ErrorKind::InvalidValue, text)
+        });
     }
     match Cli::try_parse_from(args)?.command {
         Command::Mount(args) => {
-            let action = settings(*args).map_err(|text| Cli::command().error(ErrorKind::InvalidValue, text))?;
+            let action = settings(*args).map_err(wrong_mount)?;
             Ok(Action::Mount(Box::new(action)))
         }
         Command::Umount { dir, lazy } => Ok(Action::Unmount { dir, lazy }),
         Command::InstallHelper { dir } => Ok(Action::InstallHelper { dir }),
+    }
+}
+
+/// With the usage of `mount`.
+fn wrong_mount(text: String) -> clap::Error {
+    let mut root = Cli::command();
+    root.build();
+    match root.find_subcommand_mut("mount") {
+        Some(mount) => mount.error(ErrorKind::InvalidValue, text),
+        None => root.error(ErrorKind::InvalidValue, text),
     }
 }
 
@@ -332,6 +345,18 @@ mod tests {
         assert!(settings.daemon && settings.kernel.nodev);
         assert!(parse(["mount.fuse.trefoil", "host"].map(OsString::from)).is_err());
         assert!(parse(["mount.fuse.trefoil", "a", "b", "-z"].map(OsString::from)).is_err());
+    }
+
+    #[test]
+    fn errors_show_the_usage_of_what_was_tried() {
+        let said = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
+            Err(error) => error.to_string(),
+            Ok(action) => panic!("{action:?}"),
+        };
+        let mount = said(&["fuse-client", "mount", "h", "/mnt", "-o", "tiemout=3"]);
+        assert!(mount.contains("did you mean `timeout`?") && mount.contains("fuse-client mount "), "{mount}");
+        let helper = said(&["/sbin/mount.fuse.trefoil", "h", "/mnt", "-o", "tiemout=3"]);
+        assert!(helper.contains("mount -t fuse.trefoil"), "{helper}");
     }
 
     #[test]

@@ -352,7 +352,8 @@ impl Settings {
         if Settings::KEYS.contains(&key) {
             return Ok(());
         }
-        let nearest = Settings::KEYS.iter().min_by_key(|known| edit_distance(known, key)).expect("there are keys");
+        let nearest =
+            Settings::KEYS.iter().min_by_key(|known| strsim::levenshtein(known, key)).expect("there are keys");
         Err(format!("unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"))
     }
 
@@ -699,20 +700,6 @@ fn value(key: &'static str, value: &impl ToString, allowed: String) -> ConfigErr
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".into() } else { name }
-}
-
-/// Levenshtein distance, for suggestions.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, cb) in b.bytes().enumerate() {
-            let substitute = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

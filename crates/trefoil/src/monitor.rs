@@ -5,7 +5,7 @@ use bytes::Bytes;
 use messenger::address::{HostPort, NotAnAddress, first_that_listens};
 use messenger::sync::{ContentionMutex, block_on};
 use messenger::{
-    ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, TrafficClass, Worker,
+    CallError, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, TrafficClass, Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::scrub::{ScrubReply, ScrubRequest};
@@ -57,7 +57,14 @@ pub fn call(addr: &str, kind: Kind, front: Bytes, timeout: Duration) -> Result<M
     let answer = block_on(connection.call(message, timeout));
     connection.close();
     runtime.shutdown();
-    answer.map_err(|error| problem.lock().take().unwrap_or_else(|| error.to_string()))
+    let why = |error| match (problem.lock().take(), error) {
+        (Some(problem), _) => problem,
+        (None, CallError::Closed) if kind == Kind::Monitor => {
+            "what listens there closed the connection: it is no monitor".to_owned()
+        }
+        (None, error) => error.to_string(),
+    };
+    answer.map_err(why)
 }
 
 /// Gives up at the first failure instead of reconnecting: an operator wants to know.
