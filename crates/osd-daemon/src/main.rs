@@ -87,15 +87,19 @@ fn announce(config: &Config, running: &roles::Running) {
         let _ = writeln!(out, "ready: {name} {addr}");
     }
     if let Some(status) = running.status() {
-        let client = std::env::current_exe().ok().map(|path| path.with_file_name("fuse-client"));
-        let client = client.filter(|path| path.exists()).unwrap_or_else(|| "fuse-client".into());
+        let beside = std::env::current_exe().ok().map(|path| path.with_file_name("fuse-client"));
+        let beside = beside.filter(|path| path.exists());
+        // Built from sources, the daemon alone may have been; installed, the client is in the path.
+        let hint =
+            if beside.is_some() { "" } else { " (if it is not built yet: cargo build --release -p fuse-client)" };
+        let client = beside.unwrap_or_else(|| "fuse-client".into());
         let taken = || running.addresses().find(|(name, _)| name == "monitor").map(|(_, addr)| addr.into());
         let is_chosen = config.monitor_addr.port() != Some(0);
         let monitor = if is_chosen { None } else { taken() }.unwrap_or_else(|| config.monitor_addr.clone());
         let (dir, epoch, health) = (config.data_dir.display(), status.epoch.get(), status.health);
         let new = if running.is_new() { "new cluster" } else { "cluster" };
         let _ = writeln!(out, "{new} {} in {dir}: map epoch {epoch}, health {health:?}", status.cluster);
-        let _ = writeln!(out, "mount it with: {} mount {monitor} DIR", client.display());
+        let _ = writeln!(out, "mount it with: {} mount {monitor} DIR{hint}", client.display());
     }
     let _ = out.flush();
 }
