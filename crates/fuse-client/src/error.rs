@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The cluster cannot be used.
-    #[error("{0}; is the cluster running, and is the address its monitor's? (`trefoil status` shows both)")]
+    #[error("{0}; is the cluster running, and is the address its monitor's?")]
     Cluster(client::ClientError),
     /// There is no FUSE in this kernel or container.
     #[error("cannot open /dev/fuse: {0}; load the module (`modprobe fuse`), or give the container the device")]
