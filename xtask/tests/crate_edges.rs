@@ -3,10 +3,11 @@
 use std::process::Command;
 
 /// From the ground up. Tools stand beside the layers and may use any.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 11] = [
     "placement",
     "protocol",
     "messenger",
+    "logging",
     "ec-store",
     "cluster",
     "metadata",

@@ -56,7 +56,7 @@ impl FromStr for ReadPolicy {
 /// How a client behaves. Make one with [`ClientConfig::new`] and change what differs.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where the monitor listens, `host:port`.
+    /// Where the monitor listens: `HOST` or `HOST:PORT`, see [`messenger::address`].
     pub monitor: String,
     /// The cluster that it must be; zero takes any. Default zero.
     pub cluster: ClusterId,

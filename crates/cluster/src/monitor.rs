@@ -103,6 +103,8 @@ struct Liveness {
     wait_until: Duration,
     /// What the metadata service last could not go on with, and when it said so.
     mds: Option<(Duration, MdsReport)>,
+    /// When the metadata service was last heard, or when the monitor started, if the map has one.
+    mds_heard: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -122,6 +124,7 @@ impl Monitor {
             sessions: state.map.sessions.keys().map(|id| (*id, now + settings.session_ttl)).collect(),
             awaited: down.iter().map(|(id, _)| **id).collect(),
             wait_until: now + settings.start_wait,
+            mds_heard: state.map.mds.map(|_| now),
             ..Liveness::default()
         };
         let (resolver, change) = (Resolver::new(settings.rules), Change::default());
@@ -166,7 +169,8 @@ impl Monitor {
             MonitorRequest::CreatePool { name, profile, pg_num } => {
                 self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
             }
-            MonitorRequest::MdsUp { addr } => self.mds_up(addr),
+            MonitorRequest::MdsUp { addr } => self.mds_up(addr, now),
+            MonitorRequest::MdsHeartbeat { addr } => self.mds_heartbeat(addr, now),
             MonitorRequest::MdsReport(report) => {
                 self.live.mds = Some((now, report));
                 Ok(())
@@ -188,6 +192,7 @@ impl Monitor {
             tracing::warn!(?stall, "the monitor stood still; all deadlines move by as much");
             live.osds.values_mut().chain(live.sessions.values_mut()).for_each(|at| *at += stall);
             live.wait_until += stall;
+            live.mds_heard = live.mds_heard.map(|at| at + stall);
         }
         live.last_tick = live.last_tick.max(now);
         if now >= live.wait_until && !live.awaited.is_empty() {
@@ -440,11 +445,21 @@ impl Monitor {
         Ok(())
     }
 
-    fn mds_up(&mut self, addr: SocketAddr) -> Result<(), String> {
+    fn mds_up(&mut self, addr: SocketAddr, now: Duration) -> Result<(), String> {
         if self.state.map.mds != Some(addr) {
             self.state.map.mds = Some(addr);
             self.change.any = true;
         }
+        self.live.mds_heard = Some(now);
+        Ok(())
+    }
+
+    fn mds_heartbeat(&mut self, addr: SocketAddr, now: Duration) -> Result<(), String> {
+        if self.state.map.mds != Some(addr) {
+            let other = self.state.map.mds.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
+            return Err(format!("the metadata service of this cluster is {other}, not {addr}: stop one of them"));
+        }
+        self.live.mds_heard = Some(now);
         Ok(())
     }
 

@@ -40,7 +40,7 @@ pub fn mount_command() -> clap::Command {
 
 /// Mounts a Trefoil cluster as a POSIX file system.
 #[derive(Parser)]
-#[command(name = "fuse-client", version, about)]
+#[command(name = "fuse-client", version = env!("TREFOIL_VERSION"), about)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -71,7 +71,7 @@ enum Command {
 
 #[derive(Args)]
 struct MountArgs {
-    /// The monitor's address, host:port
+    /// The monitor's host name or IP address, and its port if that is not 7400: HOST[:PORT]
     address: String,
     /// The directory to mount on
     dir: PathBuf,
@@ -142,8 +142,9 @@ struct MountArgs {
     /// Count locks, operations and times; false only to measure what it costs [default: true]
     #[arg(long, env = "TREFOIL_FUSE_TELEMETRY", value_name = "BOOL")]
     telemetry: Option<String>,
-    /// Where to log instead of standard error
-    #[arg(long)]
+    /// Where to log: a file, which keeps to 16 MiB and has its older lines in FILE.1 [default: standard error; with
+    /// --daemon, /var/log/trefoil/DIR.log, for other users than root ~/.local/state/trefoil/DIR.log]
+    #[arg(long, env = "TREFOIL_FUSE_LOG_FILE", value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Log every operation (slow)
     #[arg(long)]
@@ -162,16 +163,29 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, clap::E
     let args: Vec<OsString> = args.into_iter().collect();
     let name = args.first().map(Path::new).and_then(Path::file_name);
     if name == Some(OsStr::new(HELPER)) {
-        return parse_helper(&args[1..]).map_err(|text| Cli::command().error(ErrorKind::InvalidValue, text));
+        return parse_helper(&args[1..]).map_err(|text| {
+            let mut usage = clap::Command::new(HELPER).override_usage("mount -t fuse.trefoil [-o OPTIONS] ADDRESS DIR");
+            usage.error(ErrorKind::InvalidValue, text)
+        });
     }
     match Cli::try_parse_from(args)?.command {
         Command::Mount(args) => {
-            let action = settings(*args).map_err(|text| Cli::command().error(ErrorKind::InvalidValue, text))?;
+            let action = settings(*args).map_err(wrong_mount)?;
             Ok(Action::Mount(Box::new(action)))
         }
         Command::Umount { dir, lazy } => Ok(Action::Unmount { dir, lazy }),
         Command::InstallHelper { dir } => Ok(Action::InstallHelper { dir }),
         Command::MarkdownOptions => Ok(Action::PrintOptions),
+    }
+}
+
+/// With the usage of `mount`.
+fn wrong_mount(text: String) -> clap::Error {
+    let mut root = Cli::command();
+    root.build();
+    match root.find_subcommand_mut("mount") {
+        Some(mount) => mount.error(ErrorKind::InvalidValue, text),
+        None => root.error(ErrorKind::InvalidValue, text),
     }
 }
 
@@ -249,6 +263,7 @@ fn parse_helper(args: &[OsString]) -> Result<Action, String> {
         settings.apply(list)?;
     }
     settings.daemon = true;
+    settings.log_file = settings.log_file.or_else(|| std::env::var_os("TREFOIL_FUSE_LOG_FILE").map(PathBuf::from));
     if fake {
         return Err("-f only pretends to mount, which mount(8) does without its helper".to_owned());
     }
@@ -341,6 +356,18 @@ mod tests {
         assert!(settings.daemon && settings.kernel.nodev);
         assert!(parse(["mount.fuse.trefoil", "host"].map(OsString::from)).is_err());
         assert!(parse(["mount.fuse.trefoil", "a", "b", "-z"].map(OsString::from)).is_err());
+    }
+
+    #[test]
+    fn errors_show_the_usage_of_what_was_tried() {
+        let said = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
+            Err(error) => error.to_string(),
+            Ok(action) => panic!("{action:?}"),
+        };
+        let mount = said(&["fuse-client", "mount", "h", "/mnt", "-o", "tiemout=3"]);
+        assert!(mount.contains("did you mean `timeout`?") && mount.contains("fuse-client mount "), "{mount}");
+        let helper = said(&["/sbin/mount.fuse.trefoil", "h", "/mnt", "-o", "tiemout=3"]);
+        assert!(helper.contains("mount -t fuse.trefoil"), "{helper}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The cluster cannot be used.
-    #[error("{0}; is the cluster running, and is the address its monitor's? (`trefoil status` shows both)")]
+    #[error("{0}; is the cluster running, and is the address its monitor's?")]
     Cluster(client::ClientError),
     /// There is no FUSE in this kernel or container.
     #[error("cannot open /dev/fuse: {0}; load the module (`modprobe fuse`), or give the container the device")]
@@ -49,6 +49,17 @@ pub enum MountError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Somebody waits in the mount for its cluster.
+    #[error(
+        "cannot unmount {path}: it is in use by processes that wait for its cluster: {who}; kill them, or wait: each gets \
+         an error after the mount's timeout. `umount --lazy` detaches it at once"
+    )]
+    Waiting {
+        /// Where.
+        path: PathBuf,
+        /// Their numbers and names.
+        who: String,
     },
     /// The page of metrics cannot be served.
     #[error(transparent)]

@@ -8,12 +8,14 @@ use crate::{daemon, device, mountpoint};
 use client::fs::{FileSystem, FsOptions};
 use client::{Client, ClientConfig, ClientError};
 use fuser::{Config, Session, SessionACL};
+use logging::CountedLog;
+use messenger::address::HostPort;
 use messenger::http::HttpServer;
+use protocol::MONITOR_PORT;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::File;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -85,15 +87,11 @@ fn finish(fs: &FileSystem, client: &Client) -> Result<(), ClientError> {
 fn start_log(settings: &MountSettings) -> Result<(), MountError> {
     let default = if settings.trace { "info,fuse_client::adapter=trace" } else { "info" };
     let filter = EnvFilter::try_from_env(LOG_FILTER).unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    let started = match &settings.log_file {
-        None => log.with_writer(io::stderr).with_ansi(false).try_init(),
-        Some(path) => {
-            let file = File::options().create(true).append(true).open(path);
-            let file = file.map_err(|source| MountError::Log { path: path.clone(), source })?;
-            log.with_writer(Arc::new(file)).with_ansi(false).try_init()
-        }
+    let log = match &settings.log_file {
+        None => CountedLog::on_stderr(),
+        Some(path) => CountedLog::in_file(path).map_err(|source| MountError::Log { path: path.clone(), source })?,
     };
+    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false).try_init();
     // A second start in one process is a test's.
     drop(started);
     Ok(())
@@ -117,14 +115,17 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
 /// Says at once when nothing listens there: the session itself would go on trying.
 fn probe(address: &str) -> Result<(), MountError> {
     let connect = |reason: String| MountError::Cluster(ClientError::Connect { monitor: address.to_owned(), reason });
-    // A name that is not known is told by the session.
-    let Some(addr) = address.to_socket_addrs().ok().and_then(|mut addrs| addrs.next()) else { return Ok(()) };
-    match TcpStream::connect_timeout(&addr, CONNECT_WAIT) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(connect(format!("{error}: nothing listens there")))
+    // What is no address, and a name that is not known, are told by the session.
+    let Some(found) = address.parse().ok().and_then(|a: HostPort| a.resolve(MONITOR_PORT).ok()) else { return Ok(()) };
+    let refusal = |addr| TcpStream::connect_timeout(addr, CONNECT_WAIT).err();
+    let mut last = None;
+    for addr in &found {
+        match refusal(addr) {
+            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => last = Some(error),
+            _ => return Ok(()),
         }
-        _ => Ok(()),
     }
+    last.map_or(Ok(()), |error| Err(connect(format!("{error}: nothing listens there"))))
 }
 
 /// Opens the session. Runs apart, so that an address where nothing answers does not hold the user up for longer than

@@ -12,13 +12,22 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An extended attribute of every file that the client answers itself, whether the cluster is up or not. In the `system`
 /// space the kernel passes it on without first asking for anything else.
 pub const ALIVE: &str = "system.trefoil.client";
+/// Another one: the threads whose requests wait for the cluster, as the client's process sees their numbers, with spaces
+/// between them.
+pub const WAITING: &str = "system.trefoil.waiting";
+/// Bytes of that, at most.
+const WAITING_BYTES_MAX: usize = 1024;
+/// Pause before it is tried again to unmount what somebody waits in.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// How long the kernel may take to unmount: it writes back what programs changed through mmap.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(10);
+/// How much longer it may take when others wait in the mount, too.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// How long it may take once its requests are aborted.
 const ABORT_WAIT: Duration = Duration::from_secs(5);
 /// The type in /proc/mounts.
@@ -102,6 +111,35 @@ pub fn answers(dir: &Path) -> bool {
     !rustix::fs::lgetxattr(dir, ALIVE, &mut [0; 16]).is_err_and(|error| dead.contains(&error))
 }
 
+/// Who waits in a mount for its cluster, as `number (name)`. The kernel counts them as users of the mount, and no program
+/// lists them: they have nothing open.
+fn waiting_in(dir: &Path) -> Vec<String> {
+    let mut told = [0; WAITING_BYTES_MAX];
+    let Ok(length) = rustix::fs::lgetxattr(dir, WAITING, &mut told) else { return Vec::new() };
+    let told = String::from_utf8_lossy(&told[..length.min(WAITING_BYTES_MAX)]).into_owned();
+    let name = |thread: &str| std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+    told.split_whitespace().map(|thread| format!("{thread} ({})", name(thread).trim_end())).collect()
+}
+
+/// Unmounts, and gives those who only wait in it some seconds to go: programs that look at every file system, such as df.
+fn unmount_unless_used(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let begin = Instant::now();
+    loop {
+        let busy = match unmount_now(dir, lazy) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => error,
+            other => return other.map_err(|source| MountError::Unmount { path: dir.to_owned(), source }),
+        };
+        let waiting = waiting_in(dir);
+        if waiting.is_empty() {
+            return Err(MountError::Unmount { path: dir.to_owned(), source: busy });
+        }
+        if begin.elapsed() >= UNMOUNT_WAIT {
+            return Err(MountError::Waiting { path: dir.to_owned(), who: waiting.join(", ") });
+        }
+        std::thread::sleep(BUSY_PAUSE);
+    }
+}
+
 /// Checks a directory before it is mounted on, and takes away what a dead client left there. Returns its resolved path.
 ///
 /// # Errors
@@ -157,16 +195,17 @@ pub fn unmount_bounded(dir: &Path, device: &str, lazy: bool) -> Result<(), Mount
     let (sender, done) = channel();
     let path = dir.to_owned();
     let failed = |source| MountError::Unmount { path: dir.to_owned(), source };
-    let unmount = move || drop(sender.send(unmount_now(&path, lazy)));
+    let unmount = move || drop(sender.send(unmount_unless_used(&path, lazy)));
     std::thread::Builder::new().name("unmount".into()).spawn(unmount).map_err(failed)?;
-    let late = |_: RecvTimeoutError| Err(io::ErrorKind::TimedOut.into());
-    match done.recv_timeout(UNMOUNT_WAIT) {
-        Ok(result) => return result.map_err(failed),
+    let late = |_: RecvTimeoutError| Err(failed(io::ErrorKind::TimedOut.into()));
+    match done.recv_timeout(UNMOUNT_WAIT + ANSWER_WAIT) {
+        Ok(result) => return result,
         Err(RecvTimeoutError::Disconnected) => return Err(failed(io::ErrorKind::BrokenPipe.into())),
         Err(RecvTimeoutError::Timeout) => abort(device).map_err(failed)?,
     }
-    done.recv_timeout(ABORT_WAIT).unwrap_or_else(late).map_err(failed)?;
-    Err(MountError::Forced { path: dir.to_owned(), seconds: UNMOUNT_WAIT.as_secs() })
+    done.recv_timeout(ABORT_WAIT).unwrap_or_else(late)?;
+    let seconds = (UNMOUNT_WAIT + ANSWER_WAIT).as_secs();
+    Err(MountError::Forced { path: dir.to_owned(), seconds })
 }
 
 /// Ends the connection of a mount: every request in the kernel fails.

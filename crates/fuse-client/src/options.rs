@@ -42,7 +42,7 @@ pub struct KernelOptions {
 /// Everything about one mount.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MountSettings {
-    /// The monitor, `host:port`.
+    /// The monitor, `host` or `host:port`.
     pub address: String,
     /// Where.
     pub dir: PathBuf,
@@ -216,15 +216,72 @@ impl MountSettings {
             ("telemetry", Some(value)) => self.telemetry = is_true(name, value)?,
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
             _ => {
-                return Err(format!(
-                    "unknown mount option {name:?}{}; `fuse-client mount --help` lists them",
-                    if value.is_some() { " with a value" } else { "" }
-                ));
+                let nearest = NAMES.iter().min_by_key(|known| strsim::levenshtein(known, name));
+                let meant = match nearest {
+                    Some(known) if *known == name && value.is_some() => "; it takes no value".to_owned(),
+                    Some(known) if *known == name => "; it needs a value".to_owned(),
+                    Some(known) if strsim::levenshtein(known, name) <= MISSPELT_MAX => {
+                        format!("; did you mean `{known}`?")
+                    }
+                    _ => "; `fuse-client mount --help` lists them".to_owned(),
+                };
+                let with = if value.is_some() && !meant.contains("takes no") { " with a value" } else { "" };
+                return Err(format!("unknown mount option {name:?}{with}{meant}"));
             }
         }
         Ok(())
     }
 }
+
+/// Letters that a misspelt option may differ in from the one that was meant.
+const MISSPELT_MAX: usize = 3;
+/// Options that are suggested: all that are understood here, and those of others that are often given.
+const NAMES: [&str; 44] = [
+    "ro",
+    "rw",
+    "nodev",
+    "dev",
+    "nosuid",
+    "suid",
+    "noexec",
+    "exec",
+    "sync",
+    "async",
+    "dirsync",
+    "noatime",
+    "atime",
+    "relatime",
+    "strictatime",
+    "nodiratime",
+    "diratime",
+    "lazytime",
+    "allow_other",
+    "noallow_other",
+    "default_permissions",
+    "trace",
+    "read_policy",
+    "hedge_delay",
+    "op_history",
+    "threads",
+    "workers",
+    "buffer_pools",
+    "busy_poll_us",
+    "attr_timeout",
+    "entry_timeout",
+    "timeout",
+    "retry",
+    "max_request_bytes",
+    "read_ahead_kib",
+    "http_listen",
+    "sync_ahead",
+    "times_follow",
+    "write_behind_bytes",
+    "flush_behind",
+    "telemetry",
+    "log_file",
+    "_netdev",
+    "noauto",
+];
 
 /// Options that mount(8), fstab or systemd keep for themselves.
 fn is_of_others(name: &str) -> bool {
@@ -276,13 +333,24 @@ mod tests {
     }
 
     #[test]
+    fn every_option_that_is_suggested_is_understood() {
+        for name in NAMES {
+            let values = ["", "=1", "=true", "=systematic", "=off", "=4096", "=127.0.0.1:1"];
+            assert!(values.iter().any(|value| applied(&format!("{name}{value}")).is_ok()), "{name}");
+        }
+    }
+
+    #[test]
     fn unknown_options_and_values_are_named() {
-        assert!(applied("readpolicy=fastest").expect_err("misspelt").contains("readpolicy"));
+        let misspelt = applied("readpolicy=fastest").expect_err("misspelt");
+        assert!(misspelt.contains("readpolicy") && misspelt.contains("did you mean `read_policy`?"), "{misspelt}");
+        assert!(applied("colour=blue").expect_err("nothing like it").contains("--help"));
+        assert!(applied("timeout").expect_err("no value").contains("needs a value"));
         assert!(applied("threads=0").expect_err("too few").contains("1 to 64"));
         assert!(applied("max_request_bytes=10").expect_err("too small").contains("4096"));
         assert!(applied("write_behind_bytes=67108865").expect_err("too much").contains("67108864"));
         assert!(applied("timeout=soon").expect_err("no number").contains("seconds"));
-        assert!(applied("ro=1").expect_err("takes no value").contains("ro"));
+        assert!(applied("ro=1").expect_err("takes no value").contains("takes no value"));
         assert!(applied("op_history=on").expect_err("unknown").contains("lock-free"));
         assert!(applied("read_policy=quick").expect_err("unknown").contains("systematic"));
     }

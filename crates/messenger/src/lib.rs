@@ -55,7 +55,7 @@ pub use executor::runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
 pub use executor::task::TaskHandle;
 pub use executor::timer::{Elapsed, Sleep};
 pub use executor::worker::Worker;
-pub use io::buffer;
+pub use io::{address, buffer};
 pub use placement::threads::{Change, LcamRule, Mapping, MappingError, MaxEvents, Move, PlacementConfig};
 pub use serve::listener::Listener;
 pub use serve::service::{

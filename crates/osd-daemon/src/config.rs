@@ -10,7 +10,9 @@ use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
 use messenger::RuntimeConfig;
+use messenger::address::HostPort;
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
+use protocol::MONITOR_PORT;
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+/// Where the metadata service listens, unless told otherwise.
+pub const MDS_PORT: u16 = 7401;
+/// Where storage daemon 0 listens, unless told otherwise; the others behind it.
+pub const OSD_PORT: u16 = 7410;
+/// Storage daemons of a cluster, at most.
+const OSDS_MAX: u32 = 1000;
 /// Ten years: longer intervals are mistakes.
 const SECONDS_MAX: u64 = 10 * 366 * 86_400;
 /// The least limit of the rate of rebuilding, in bytes a second: with less a volume would not become whole.
@@ -73,19 +81,25 @@ settings! {
     /// What this process runs [default: all three roles]
     #[arg(value_delimiter = ',', num_args = 1)]
     roles: Vec<Role>, "TREFOIL_ROLES";
-    /// Where the monitor is reached [default: 127.0.0.1:7400]
-    monitor_addr: SocketAddr, "TREFOIL_MONITOR_ADDR";
-    /// Where the monitor listens [default: monitor_addr]
-    monitor_listen: SocketAddr, "TREFOIL_MONITOR_LISTEN";
-    /// Where the metadata service listens [default: 127.0.0.1:7401]
-    mds_listen: SocketAddr, "TREFOIL_MDS_LISTEN";
+    /// Where the monitor is reached: HOST or HOST:PORT, a name or an IP address [default: 127.0.0.1:7400]
+    monitor_addr: HostPort, "TREFOIL_MONITOR_ADDR";
+    /// Where the monitor listens; 0.0.0.0 for every address of this machine [default: monitor_addr]
+    monitor_listen: HostPort, "TREFOIL_MONITOR_LISTEN";
+    /// Where the metadata service listens; 0.0.0.0 needs mds_advertise [default: 127.0.0.1:7401]
+    mds_listen: HostPort, "TREFOIL_MDS_LISTEN";
+    /// Where others reach the metadata service; without a port, that of mds_listen [default: mds_listen]
+    mds_advertise: HostPort, "TREFOIL_MDS_ADVERTISE";
     /// Number of the only storage daemon in this process [default: all of 0..osd_count]
     osd_id: u32, "TREFOIL_OSD_ID";
-    /// Where storage daemon 0 (or osd_id) listens; the next ones take the next ports [default: 127.0.0.1:7410 + id]
-    osd_listen: SocketAddr, "TREFOIL_OSD_LISTEN";
+    /// Where storage daemon 0 (or osd_id) listens; the next ones take the next ports; 0.0.0.0 needs osd_advertise
+    /// [default: 127.0.0.1:7410 + id]
+    osd_listen: HostPort, "TREFOIL_OSD_LISTEN";
+    /// Where others reach it, and so on as osd_listen; without a port, that of osd_listen [default: osd_listen]
+    osd_advertise: HostPort, "TREFOIL_OSD_ADVERTISE";
     /// Name of this machine, the failure domain [default: the host name]
     host: String, "TREFOIL_HOST";
-    /// Number of storage daemons of a new cluster, 1 to 1000 [default: 3]
+    /// Number of storage daemons of a new cluster, 1 to 1000: counts where the monitor runs, and where one process runs
+    /// all of them [default: 3]
     osd_count: u32, "TREFOIL_OSD_COUNT";
     /// Data shards of a new cluster's first pool, 1 to 16 [default: 2]
     pool_k: u8, "TREFOIL_POOL_K";
@@ -217,6 +231,17 @@ pub enum ConfigError {
     },
 }
 
+/// A storage daemon of this process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OsdPlace {
+    /// Its number.
+    pub id: u32,
+    /// Where it listens.
+    pub listen: HostPort,
+    /// Where it is reached, if that is not where it listens.
+    pub advertise: Option<HostPort>,
+}
+
 /// The configuration of a process, complete and checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -227,13 +252,15 @@ pub struct Config {
     /// What this process runs.
     pub roles: Vec<Role>,
     /// Where the monitor is reached.
-    pub monitor_addr: SocketAddr,
+    pub monitor_addr: HostPort,
     /// Where the monitor listens.
-    pub monitor_listen: SocketAddr,
+    pub monitor_listen: HostPort,
     /// Where the metadata service listens.
-    pub mds_listen: SocketAddr,
-    /// The storage daemons of this process with their addresses.
-    pub osds: Vec<(u32, SocketAddr)>,
+    pub mds_listen: HostPort,
+    /// Where it is reached, if that is not where it listens.
+    pub mds_advertise: Option<HostPort>,
+    /// The storage daemons of this process.
+    pub osds: Vec<OsdPlace>,
     /// Name of this machine.
     pub host: String,
     /// Storage daemons of a new cluster.
@@ -330,7 +357,8 @@ impl Settings {
         if Settings::KEYS.contains(&key) {
             return Ok(());
         }
-        let nearest = Settings::KEYS.iter().min_by_key(|known| edit_distance(known, key)).expect("there are keys");
+        let nearest =
+            Settings::KEYS.iter().min_by_key(|known| strsim::levenshtein(known, key)).expect("there are keys");
         Err(format!("unknown key `{key}`; did you mean `{nearest}`? `osd-daemon --help` lists all keys"))
     }
 
@@ -363,8 +391,23 @@ impl Config {
     /// [`ConfigError::Value`] for the first value out of its range.
     pub fn new(s: Settings) -> Result<Config, ConfigError> {
         let settings = s.clone();
-        let monitor_addr = s.monitor_addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7400)));
-        let osd_count = in_range("osd_count", s.osd_count.unwrap_or(3), 1, 1000)?;
+        let monitor_addr = s.monitor_addr.clone().unwrap_or_else(|| loopback(MONITOR_PORT));
+        let mds_listen = s.mds_listen.clone().unwrap_or_else(|| loopback(MDS_PORT));
+        let roles = s.roles.clone().filter(|r| !r.is_empty());
+        let roles = roles.unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]);
+        reachable("monitor_addr", &monitor_addr, "monitor_listen may be 0.0.0.0, and this is the address to dial")?;
+        if let (true, None) = (roles.contains(&Role::Mds), &s.mds_advertise) {
+            reachable(
+                "mds_listen",
+                &mds_listen,
+                "set mds_advertise to the address at which others reach this machine",
+            )?;
+        }
+        for (key, advertise) in [("mds_advertise", &s.mds_advertise), ("osd_advertise", &s.osd_advertise)] {
+            advertise.iter().try_for_each(|address| reachable(key, address, "it must be an address to dial"))?;
+        }
+        let osds = if roles.contains(&Role::Osd) { osd_places(&s, &roles)? } else { Vec::new() };
+        let osd_count = in_range("osd_count", s.osd_count.unwrap_or(3), 1, OSDS_MAX)?;
         let profile = profile(s.pool_k.unwrap_or(2), s.pool_m.unwrap_or(1), s.pool_chunk_bytes.unwrap_or(512))?;
         if u32::from(profile.shards()) > osd_count {
             let allowed = format!("a pool of k + m = {} shards needs at least as many OSDs", profile.shards());
@@ -380,11 +423,12 @@ impl Config {
         Ok(Config {
             settings,
             data_dir: s.data_dir.unwrap_or_else(|| "trefoil-data".into()),
-            roles: s.roles.filter(|r| !r.is_empty()).unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]),
+            roles,
+            monitor_listen: s.monitor_listen.unwrap_or_else(|| monitor_addr.clone()),
             monitor_addr,
-            monitor_listen: s.monitor_listen.unwrap_or(monitor_addr),
-            mds_listen: s.mds_listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7401))),
-            osds: osd_addresses(s.osd_id, s.osd_listen, osd_count)?,
+            mds_listen,
+            mds_advertise: s.mds_advertise,
+            osds,
             host: s.host.unwrap_or_else(host_name),
             osd_count,
             profile,
@@ -489,26 +533,51 @@ fn word(value: &toml::Value) -> String {
 }
 
 /// The storage daemons of this process: one with a given id, or all, on ports one after the other.
-fn osd_addresses(
-    id: Option<u32>,
-    first: Option<SocketAddr>,
-    count: u32,
-) -> Result<Vec<(u32, SocketAddr)>, ConfigError> {
-    if let Some(id) = id.filter(|&id| id >= count) {
-        return Err(value("osd_id", &id, format!("must be below osd_count = {count}")));
+fn osd_places(s: &Settings, roles: &[Role]) -> Result<Vec<OsdPlace>, ConfigError> {
+    let count = in_range("osd_count", s.osd_count.unwrap_or(3), 1, OSDS_MAX)?;
+    // Elsewhere the monitor knows how many there are, and refuses those that are not members.
+    let is_told = roles.contains(&Role::Monitor) || s.osd_count.is_some();
+    let end = if is_told { count } else { OSDS_MAX };
+    if let Some(id) = s.osd_id.filter(|&id| id >= end) {
+        let allowed =
+            if is_told { format!("must be below osd_count = {count}") } else { format!("must be below {end}") };
+        return Err(value("osd_id", &id, allowed));
     }
-    let ids = id.map_or(0..count, |id| id..id + 1);
-    let base = first.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7410 + id.unwrap_or(0) as u16)));
-    let last_port = u32::from(base.port()) + ids.len() as u32 - 1;
-    if base.port() != 0 && last_port > 65_535 {
-        return Err(value("osd_listen", &base, "the ports of all storage daemons must be at most 65535".into()));
+    let ids = s.osd_id.map_or(0..count, |id| id..id + 1);
+    // At most 7410 + 999.
+    let listen = s.osd_listen.clone().unwrap_or_else(|| loopback(OSD_PORT + ids.start as u16));
+    if s.osd_advertise.is_none() {
+        reachable("osd_listen", &listen, "set osd_advertise to the address at which others reach this machine")?;
     }
-    let start = ids.start;
-    let address = |id: u32| {
-        let port = if base.port() == 0 { 0 } else { base.port() + (id - start) as u16 };
-        (id, SocketAddr::new(base.ip(), port))
+    let base = listen.port().unwrap_or(OSD_PORT + ids.start as u16);
+    let place = |id: u32| {
+        let step = id - ids.start;
+        let advertise = match &s.osd_advertise {
+            None => None,
+            Some(address) => Some(match address.port() {
+                None | Some(0) => address.clone(),
+                Some(port) => address.with_port(port_after("osd_advertise", port, step)?),
+            }),
+        };
+        let port = if base == 0 { 0 } else { port_after("osd_listen", base, step)? };
+        Ok(OsdPlace { id, listen: listen.with_port(port), advertise })
     };
-    Ok(ids.map(address).collect())
+    ids.clone().map(place).collect()
+}
+
+fn port_after(key: &'static str, first: u16, step: u32) -> Result<u16, ConfigError> {
+    let port = u16::try_from(u32::from(first) + step);
+    port.map_err(|_| value(key, &first, "the ports of all storage daemons must be at most 65535".into()))
+}
+
+/// Refuses what others cannot dial: they would dial themselves.
+fn reachable(key: &'static str, address: &HostPort, instead: &str) -> Result<(), ConfigError> {
+    let allowed = || format!("others are told this address, and would find themselves there; {instead}");
+    if address.is_unspecified() { Err(value(key, address, allowed())) } else { Ok(()) }
+}
+
+fn loopback(port: u16) -> HostPort {
+    SocketAddr::from(([127, 0, 0, 1], port)).into()
 }
 
 /// What a memory must have for each core, in bytes: two journal segments, and as much again for objects.
@@ -638,20 +707,6 @@ fn host_name() -> String {
     if name.is_empty() { "localhost".into() } else { name }
 }
 
-/// Levenshtein distance, for suggestions.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, cb) in b.bytes().enumerate() {
-            let substitute = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -720,6 +775,13 @@ mod tests {
             ("ms_idle_timeout_s = 9", "allowed are 0 and 10 to 86400"),
             ("ms_max_events = \"0\"", "allowed are auto and 1 to 65536"),
             ("osd_id = 3", "below osd_count"),
+            ("osd_id = 1000\nroles = [\"osd\"]", "below 1000"),
+            ("osd_listen = \"0.0.0.0:7411\"", "set osd_advertise"),
+            ("mds_listen = \"[::]\"", "set mds_advertise"),
+            ("monitor_addr = \"0.0.0.0\"", "monitor_listen may be 0.0.0.0"),
+            ("osd_advertise = \"0.0.0.0\"", "an address to dial"),
+            ("osd_listen = \"127.0.0.1:65534\"", "at most 65535"),
+            ("osd_listen = \"127.0.0.1\"\nosd_advertise = \"127.0.0.1:65534\"", "osd_advertise = 65534"),
             ("mon_osd_full_ratio = 1.5", "from 0.5 to 0.99"),
             ("mon_osd_nearfull_ratio = 0.1", "from 0.5 to 0.99"),
             ("mon_osd_backfillfull_ratio = 0.96", "at most mon_osd_full_ratio, which is 0.95"),
@@ -755,9 +817,28 @@ mod tests {
     }
 
     #[test]
+    fn only_the_monitor_needs_the_number_of_storage_daemons() {
+        let config = |text: &str| Config::new(Settings::from_toml(text).unwrap());
+        assert_eq!(config("roles = [\"osd\"]\nosd_id = 7").unwrap().osds[0].listen, loopback(7417));
+        assert!(config("roles = [\"osd\"]\nosd_id = 7\nosd_count = 5").is_err(), "what is said must fit");
+        assert!(config("roles = [\"mds\"]\nosd_listen = \"0.0.0.0\"").unwrap().osds.is_empty());
+    }
+
+    #[test]
+    fn addresses_are_names_too_and_anything_else_is_told() {
+        let config = Config::new(Settings::from_toml("monitor_addr = \"node1\"").unwrap()).unwrap();
+        assert_eq!(
+            (config.monitor_addr.to_string(), config.monitor_listen.to_string()),
+            ("node1".into(), "node1".into())
+        );
+        let error = Settings::from_toml("monitor_addr = \"node1:x\"").unwrap_err();
+        assert!(error.contains("HOST:PORT"), "{error}");
+    }
+
+    #[test]
     fn one_osd_listens_on_its_own_port() {
         let config = Config::new(Settings { osd_id: Some(2), ..Settings::default() }).unwrap();
-        assert_eq!(config.osds, [(2, "127.0.0.1:7412".parse().unwrap())]);
+        assert_eq!(config.osds, [OsdPlace { id: 2, listen: loopback(7412), advertise: None }]);
     }
 
     #[test]

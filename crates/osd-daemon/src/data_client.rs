@@ -8,6 +8,7 @@ use client::{Client, ClientConfig, ClientError};
 use messenger::sync::{ContentionMutex, LockTable};
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::ClusterId;
+use protocol::monitor::DAEMON_SESSION;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -83,7 +84,7 @@ fn config(monitor: SocketAddr, cluster: ClusterId) -> Option<ClientConfig> {
         workers: 1,
         timeout: ATTEMPT_MAX,
         cluster,
-        ..ClientConfig::new(monitor.to_string(), "mds: deletes objects")
+        ..ClientConfig::new(monitor.to_string(), format!("{DAEMON_SESSION}mds: deletes objects"))
     })
 }
 

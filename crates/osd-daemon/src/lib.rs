@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of FUSE. Start reading at `roles::start`.
 
+mod addresses;
 pub mod admin;
 pub mod config;
 mod data_client;
@@ -13,6 +14,5 @@ pub mod mds;
 pub mod monitor;
 pub mod osd;
 mod readiness;
-pub mod repeats;
 pub mod roles;
 mod supervisor;

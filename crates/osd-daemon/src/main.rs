@@ -4,9 +4,9 @@
 //! status: 0 after a clean stop, 1 when something could not start or stop, 2 for a bad command line.
 
 use clap::Parser;
+use logging::CountedLog;
 use osd_daemon::admin::Log;
 use osd_daemon::config::{Config, Settings, page};
-use osd_daemon::repeats::CountedLog;
 use osd_daemon::roles;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The storage daemon of Trefoil. Without arguments: a whole cluster (three OSDs, monitor, metadata service) in one
 /// process, with its data under ./trefoil-data.
 #[derive(Parser, Debug)]
-#[command(name = "osd-daemon", version)]
+#[command(name = "osd-daemon", version = env!("TREFOIL_VERSION"))]
 struct Cli {
     /// TOML file with any of the keys below, with _ for -
     #[arg(long, env = "TREFOIL_CONFIG")]
@@ -56,9 +56,11 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let file = cli.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
-    let config = Config::new(cli.settings.or(file))?;
+    let mut config = Config::new(cli.settings.or(file))?;
+    // So that everything that names it says which one.
+    config.data_dir = std::path::absolute(&config.data_dir)?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::default());
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(CountedLog::on_stderr());
     // Colours are for a terminal.
     let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
     let subscriber = subscriber.with_filter_reloading();
@@ -92,12 +94,19 @@ fn announce(config: &Config, running: &roles::Running) {
         let _ = writeln!(out, "ready: {name} {addr}");
     }
     if let Some(status) = running.status() {
-        let client = std::env::current_exe().ok().map(|path| path.with_file_name("fuse-client"));
-        let client = client.filter(|path| path.exists()).unwrap_or_else(|| "fuse-client".into());
-        let monitor = running.addresses().find(|(name, _)| name == "monitor").map_or(config.monitor_addr, |(_, a)| a);
+        let beside = std::env::current_exe().ok().map(|path| path.with_file_name("fuse-client"));
+        let beside = beside.filter(|path| path.exists());
+        // Built from sources, the daemon alone may have been; installed, the client is in the path.
+        let hint =
+            if beside.is_some() { "" } else { " (if it is not built yet: cargo build --release -p fuse-client)" };
+        let client = beside.unwrap_or_else(|| "fuse-client".into());
+        let taken = || running.addresses().find(|(name, _)| name == "monitor").map(|(_, addr)| addr.into());
+        let is_chosen = config.monitor_addr.port() != Some(0);
+        let monitor = if is_chosen { None } else { taken() }.unwrap_or_else(|| config.monitor_addr.clone());
         let (dir, epoch, health) = (config.data_dir.display(), status.epoch.get(), status.health);
-        let _ = writeln!(out, "cluster {} in {dir}: map epoch {epoch}, health {health:?}", status.cluster);
-        let _ = writeln!(out, "mount it with: {} mount {monitor} DIR", client.display());
+        let new = if running.is_new() { "new cluster" } else { "cluster" };
+        let _ = writeln!(out, "{new} {} in {dir}: map epoch {epoch}, health {health:?}", status.cluster);
+        let _ = writeln!(out, "mount it with: {} mount {monitor} DIR{hint}", client.display());
     }
     let _ = out.flush();
 }

@@ -3,6 +3,7 @@
 //! Contract: [`start`] returns when every role serves, or starts none; only an OSD whose disk is missing does not keep a
 //! process with a monitor from serving. [`Running::stop`] stops all cleanly.
 
+use crate::addresses::{self, AddressError, Addresses, OsdAddresses};
 use crate::admin::{LiveStart, Log};
 use crate::config::{Config, Role};
 use crate::data_client::DataClient;
@@ -46,6 +47,9 @@ pub enum StartError {
     /// The page of metrics.
     #[error(transparent)]
     Http(#[from] HttpError),
+    /// A name of the configuration.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// A thread could not be made.
     #[error("cannot make a thread: {0}")]
     Thread(std::io::Error),
@@ -129,10 +133,11 @@ impl supervisor::Role for Mds {
 /// # Errors
 /// [`StartError`]; what was started until then is stopped again.
 pub fn start(config: &Config, log: Option<&Arc<Log>>, cancel: &Arc<AtomicBool>) -> Result<Running, StartError> {
+    let found = addresses::find(config, cancel)?;
     let wait_until = Instant::now() + HELD_WAIT_MAX;
     loop {
         let mut running = Running::default();
-        let Err(error) = running.start_all(config, log, cancel) else { return Ok(running) };
+        let Err(error) = running.start_all(config, &found, log, cancel) else { return Ok(running) };
         running.stop();
         if !error.is_held() || Instant::now() >= wait_until || cancel.load(Acquire) {
             return Err(error);
@@ -146,27 +151,31 @@ impl Running {
     fn start_all(
         &mut self,
         config: &Config,
+        found: &Addresses,
         log: Option<&Arc<Log>>,
         cancel: &Arc<AtomicBool>,
     ) -> Result<(), StartError> {
         let live = || LiveStart { settings: config.settings.clone(), log: log.cloned() };
         let wants = |role| config.roles.contains(&role);
         // With port 0 only the monitor itself knows where it is reached.
-        let mut monitor_addr = config.monitor_addr;
+        let mut monitor_addr = found.monitor;
         if wants(Role::Monitor) {
             let runtime = Runtime::start(runtime_config(config, "monitor"))?;
-            let monitor = monitor::start(MonitorConfig { live: live(), ..monitor_config(config) }, &runtime.handle())?;
+            let monitor = monitor::start(
+                MonitorConfig { live: live(), ..monitor_config(config, found.monitor_listen) },
+                &runtime.handle(),
+            )?;
             if monitor_addr.port() == 0 {
                 monitor_addr.set_port(monitor.addr().port());
             }
             self.monitor = Some((monitor, runtime));
         }
         if wants(Role::Osd) {
-            for &(id, listen) in &config.osds {
+            for addresses in &found.osds {
                 let osd_config = OsdConfig {
                     live: live(),
                     cancel: Arc::clone(cancel),
-                    ..osd_config(config, id, listen, monitor_addr)
+                    ..osd_config(config, addresses, monitor_addr)
                 };
                 match osd::start(osd_config) {
                     Ok(osd) => self.osds.push(osd),
@@ -174,7 +183,7 @@ impl Running {
                     Err(error @ OsdError::DiskMissing { .. }) if self.monitor.is_some() => {
                         tracing::error!(%error, "the other roles of this process serve without it");
                     }
-                    Err(source) => return Err(StartError::Osd { id, source: Box::new(source) }),
+                    Err(source) => return Err(StartError::Osd { id: addresses.id, source: Box::new(source) }),
                 }
             }
         }
@@ -183,11 +192,12 @@ impl Running {
             let runtime = Runtime::start(RuntimeConfig { busy_poll, ..runtime_config(config, "mds") })?;
             let mds_config = MdsConfig {
                 live: live(),
+                advertise: found.mds_advertise,
                 ms_connections_max: config.ms_connections_max,
                 ms_local_sockets: config.ms_local_sockets,
                 ms_idle_timeout: config.ms_idle_timeout,
                 sync_interval: Duration::from_millis(config.mds_sync_interval_ms),
-                ..MdsConfig::new(config.mds_listen, config.role_dir("mds"), monitor_addr)
+                ..MdsConfig::new(found.mds_listen, config.role_dir("mds"), monitor_addr)
             };
             let handle = runtime.handle();
             let mds = match Mds::start(mds_config.clone(), &handle) {
@@ -219,6 +229,11 @@ impl Running {
     /// Where the whole cluster runs in this process: what the monitor said when it began to serve.
     pub fn status(&self) -> Option<&ClusterStatus> {
         self.status.as_ref()
+    }
+
+    /// Did this start make the cluster? Only known where the monitor runs.
+    pub fn is_new(&self) -> bool {
+        self.monitor.as_ref().is_some_and(|(monitor, _)| monitor.created())
     }
 
     /// Role and address, in the order in which they were started.
@@ -253,7 +268,7 @@ fn runtime_config(config: &Config, name: &str) -> RuntimeConfig {
     RuntimeConfig { telemetry: config.telemetry, shared_memory, ..RuntimeConfig::new(name, 1) }
 }
 
-fn monitor_config(config: &Config) -> MonitorConfig {
+fn monitor_config(config: &Config, listen: SocketAddr) -> MonitorConfig {
     let settings = cluster::Settings {
         heartbeat_grace: Duration::from_millis(config.osd_heartbeat_grace_ms),
         session_ttl: Duration::from_millis(config.session_ttl_ms),
@@ -267,13 +282,14 @@ fn monitor_config(config: &Config) -> MonitorConfig {
         ms_connections_max: config.ms_connections_max,
         ms_local_sockets: config.ms_local_sockets,
         ms_idle_timeout: config.ms_idle_timeout,
-        ..MonitorConfig::new(config.monitor_listen, dir, config.osd_count)
+        ..MonitorConfig::new(listen, dir, config.osd_count)
     }
 }
 
-fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr) -> OsdConfig {
-    let id = OsdId::new(id);
+fn osd_config(config: &Config, addresses: &OsdAddresses, monitor: SocketAddr) -> OsdConfig {
+    let id = OsdId::new(addresses.id);
     OsdConfig {
+        advertise: addresses.advertise,
         host: config.host.clone(),
         osd_op_threads: config.osd_op_threads,
         osd_disk_threads: config.osd_disk_threads,
@@ -299,7 +315,7 @@ fn osd_config(config: &Config, id: u32, listen: SocketAddr, monitor: SocketAddr)
         osd_recovery_max_active: config.osd_recovery_max_active,
         osd_recovery_max_bytes_per_sec: config.osd_recovery_max_bytes_per_sec,
         osd_dirty_objects_max: config.osd_dirty_objects_max as usize,
-        ..OsdConfig::new(id, config.role_dir(&id.to_string()), listen, monitor)
+        ..OsdConfig::new(id, config.role_dir(&id.to_string()), addresses.listen, monitor)
     }
 }
 
@@ -314,7 +330,7 @@ mod tests {
         let settings = Settings {
             roles: Some(vec![Role::Monitor]),
             data_dir: Some(dir.path().to_path_buf()),
-            monitor_addr: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            monitor_addr: Some(SocketAddr::from(([127, 0, 0, 1], 0)).into()),
             ..Settings::default()
         };
         let config = Config::new(settings).expect("valid settings");

@@ -37,6 +37,9 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Version of all wire formats together; peers of different versions refuse each other in the handshake.
 pub const PROTOCOL_VERSION: u16 = 4;
 
+/// Where a monitor listens, and is sought, unless told otherwise.
+pub const MONITOR_PORT: u16 = 7400;
+
 /// A control message that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("malformed {what} message: {source}")]

@@ -6,6 +6,7 @@ use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId,
 use crate::scrub::ScrubReport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// A request to the monitor; each is a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +101,19 @@ pub enum MonitorRequest {
     },
     /// The metadata service says what it cannot go on with.
     MdsReport(MdsReport),
+    /// The metadata service is alive; sent every [`MDS_HEARTBEAT_INTERVAL`]. Refused to one that is not the map's.
+    MdsHeartbeat {
+        /// Where it listens, as in `MdsUp`.
+        addr: SocketAddr,
+    },
 }
+
+/// How the name of a session begins that a daemon opens for its own work. It is for the operator's
+/// eye, as all of the name is: nothing is allowed or kept from whoever calls himself so.
+pub const DAEMON_SESSION: &str = "daemon ";
+
+/// How often the metadata service says that it is alive.
+pub const MDS_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the metadata service cannot go on with; it holds up nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -372,8 +385,10 @@ pub struct ClusterStatus {
     pub recovery: RecoveryStatus,
     /// Live sessions: id and name.
     pub clients: Vec<(SessionId, String)>,
-    /// Where the metadata service listens, if it is up.
+    /// Where the metadata service listens, if one has ever started.
     pub mds: Option<SocketAddr>,
+    /// For how long it has been silent, in seconds, if that is longer than it may be.
+    pub mds_silent_secs: Option<u64>,
     /// User bytes that fit in all, at the first pool's code.
     pub total_bytes: u64,
     /// User bytes that still fit.

@@ -1,13 +1,15 @@
 //! What can go wrong, in the operator's words, and the exit code for it.
 
 use client::ClientError;
-use protocol::monitor::MonitorReply;
+use protocol::monitor::{Health, MonitorReply};
 use std::fmt::Debug;
 use std::io;
 
 /// Shown by `--help`.
-pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage; \
-3 the cluster cannot be reached; 4 no such object, pool or target; 5 the cluster refused or failed.";
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage, or not \
+confirmed; \
+3 the cluster cannot be reached; 4 no such object, pool or target; 5 the cluster refused or failed; `health`: 6 the cluster \
+is degraded, 7 it is down.";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,12 @@ pub enum OperatorError {
     /// There is no such object.
     #[error("no object `{0}`")]
     NoObject(String),
+    /// The cluster is not well: what `trefoil health` answers.
+    #[error("the cluster is {}", crate::status::health(*.0))]
+    Unhealthy(Health),
+    /// The operator did not say that it shall be done.
+    #[error("{0}")]
+    Unconfirmed(String),
     /// The cluster said no, and why.
     #[error("{0}")]
     Refused(String),
@@ -71,9 +79,12 @@ impl OperatorError {
         match self {
             OperatorError::ClosedPipe => 0,
             OperatorError::File { .. } => 1,
+            OperatorError::Unconfirmed(_) => 2,
             OperatorError::Unreachable { .. } | OperatorError::Silent { .. } => 3,
             OperatorError::NoPool { .. } | OperatorError::NoObject(_) | OperatorError::NoTarget { .. } => 4,
             OperatorError::Refused(_) => 5,
+            OperatorError::Unhealthy(Health::Down) => 7,
+            OperatorError::Unhealthy(_) => 6,
         }
     }
 

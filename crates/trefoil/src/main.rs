@@ -6,12 +6,14 @@
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
 //!   client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
+//! * [`confirm`]: asks before what cannot be taken back.
 //! * [`error`]: what can go wrong, and the exit code for it.
 //!
 //! Knows nothing of FUSE and disks. Start reading at [`run`].
 #![forbid(unsafe_code)]
 
 mod config;
+mod confirm;
 mod error;
 mod history;
 mod locks;
@@ -30,16 +32,16 @@ mod watch;
 use clap::{Parser, Subcommand};
 use error::OperatorError;
 use protocol::OsdId;
-use protocol::monitor::{ClusterStatus, MonitorReply, MonitorRequest};
+use protocol::monitor::{ClusterStatus, Health, MonitorReply, MonitorRequest};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Shows and uses a Trefoil cluster
 #[derive(Parser)]
-#[command(name = "trefoil", version, after_help = error::EXIT_CODES)]
+#[command(name = "trefoil", version = env!("TREFOIL_VERSION"), after_help = error::EXIT_CODES)]
 struct Cli {
-    /// Where the monitor listens
-    #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1:7400", global = true, value_name = "ADDR")]
+    /// Where the monitor listens: a name or IP address, and a port if it is not 7400
+    #[arg(long, env = "TREFOIL_MONITOR", default_value = "127.0.0.1", global = true, value_name = "ADDR")]
     monitor: String,
     /// How long to wait for the cluster, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600), global = true)]
@@ -55,6 +57,12 @@ enum Command {
         /// As JSON, in a shape that stays
         #[arg(long)]
         json: bool,
+    },
+    /// Health alone, and why; the exit code tells it to scripts: 0 ok, 6 degraded, 7 down
+    Health {
+        /// Say nothing
+        #[arg(short, long)]
+        quiet: bool,
     },
     /// Named objects
     #[command(subcommand)]
@@ -89,6 +97,9 @@ enum OsdCommand {
         /// Which: osd.N. It must be down
         #[arg(value_parser = scrub::parse_osd)]
         osd: OsdId,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
 }
 
@@ -120,6 +131,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output wants no more of it.
         Err(OperatorError::ClosedPipe) => ExitCode::SUCCESS,
+        // The answer, not a failure, and told already.
+        Err(answer @ OperatorError::Unhealthy(_)) => ExitCode::from(answer.exit_code()),
         Err(error) => {
             eprintln!("trefoil: {error}");
             ExitCode::from(error.exit_code())
@@ -127,7 +140,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn replace(cluster: &Cluster, osd: OsdId) -> Result<(), OperatorError> {
+fn replace(cluster: &Cluster, osd: OsdId, yes: bool) -> Result<(), OperatorError> {
+    let status = cluster.status()?;
+    // The monitor refuses for one that is up or unknown, without anybody being asked.
+    let found = status.osds.iter().find(|known| known.id == osd && !known.up);
+    if let (Some(found), false) = (found, yes) {
+        confirm::ask(&table::stake(found, &status))?;
+    }
     match cluster.ask(&MonitorRequest::ReplaceOsd { osd })? {
         MonitorReply::Done(_) => {
             output::line(&format!("{osd} may start on an empty disk, once; it will be filled again from the others"))
@@ -137,13 +156,25 @@ fn replace(cluster: &Cluster, osd: OsdId) -> Result<(), OperatorError> {
     }
 }
 
+fn health(cluster: &Cluster, quiet: bool) -> Result<(), OperatorError> {
+    let status = cluster.status()?;
+    if !quiet {
+        output::text(&table::health_report(&status))?;
+    }
+    match status.health {
+        Health::Ok => Ok(()),
+        worse => Err(OperatorError::Unhealthy(worse)),
+    }
+}
+
 fn run(cli: Cli) -> Result<(), OperatorError> {
     let cluster = Cluster { monitor: cli.monitor, timeout: Duration::from_secs(cli.timeout) };
     match cli.command {
         Command::Status { json: true } => output::line(&status::to_json(&cluster.status()?)),
         Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
+        Command::Health { quiet } => health(&cluster, quiet),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
-        Command::Osd(OsdCommand::Replace { osd }) => replace(&cluster, osd),
+        Command::Osd(OsdCommand::Replace { osd, yes }) => replace(&cluster, osd, yes),
         Command::Locks(args) => locks::run(&cluster, &args),
         Command::History(args) => history::run(&cluster, &args),
         Command::Profile(args) => profile::run(&cluster, &args),

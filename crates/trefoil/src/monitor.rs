@@ -2,14 +2,15 @@
 
 use crate::error::OperatorError;
 use bytes::Bytes;
+use messenger::address::{HostPort, NotAnAddress, first_that_listens};
 use messenger::sync::{ContentionMutex, block_on};
 use messenger::{
-    ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, TrafficClass, Worker,
+    CallError, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent, TrafficClass, Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::scrub::{ScrubReply, ScrubRequest};
-use protocol::{ClusterId, Kind, OsdId};
-use std::net::{SocketAddr, ToSocketAddrs};
+use protocol::{ClusterId, Kind, MONITOR_PORT, OsdId};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +45,9 @@ pub fn ask_osd(
 /// # Errors
 /// Why there is no answer, in words.
 pub fn call(addr: &str, kind: Kind, front: Bytes, timeout: Duration) -> Result<Message, String> {
-    let mut addresses = addr.to_socket_addrs().map_err(|e| e.to_string())?;
-    let address = addresses.next().ok_or("the name has no address")?;
+    let address: HostPort = addr.parse().map_err(|e: NotAnAddress| e.to_string())?;
+    let addresses = address.resolve(MONITOR_PORT).map_err(|e| e.to_string())?;
+    let address = first_that_listens(&addresses).map_err(|e| e.to_string())?;
     let runtime = Runtime::start(RuntimeConfig::new("trefoil", 1)).map_err(|e| e.to_string())?;
     let problem = Arc::new(ContentionMutex::new(runtime.handle().locks(), "problem", None));
     let service = GiveUp { problem: Arc::clone(&problem) };
@@ -55,7 +57,14 @@ pub fn call(addr: &str, kind: Kind, front: Bytes, timeout: Duration) -> Result<M
     let answer = block_on(connection.call(message, timeout));
     connection.close();
     runtime.shutdown();
-    answer.map_err(|error| problem.lock().take().unwrap_or_else(|| error.to_string()))
+    let why = |error| match (problem.lock().take(), error) {
+        (Some(problem), _) => problem,
+        (None, CallError::Closed) if kind == Kind::Monitor => {
+            "what listens there closed the connection: it is no monitor".to_owned()
+        }
+        (None, error) => error.to_string(),
+    };
+    answer.map_err(why)
 }
 
 /// Gives up at the first failure instead of reconnecting: an operator wants to know.

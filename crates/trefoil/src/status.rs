@@ -24,13 +24,15 @@
 //!                "shards_uncounted": 0},  came back just now; what they miss is not in the numbers yet
 //!   "scrub": {"open": 0,          objects whose shards do not match, and the first of them
 //!             "findings": [{"pg": "1.3", "object": "...", "osds": [0, 1, 2], "offset": 0, "length": 4096, "wrong": [1]}]},
-//!   "clients": [{"session": 1, "name": "..."}],
-//!   "mds": "127.0.0.1:7401",        null while there is none
+//!   "clients": [{"session": 1, "name": "...", "kind": "client" or "daemon"}],
+//!   "mds": "127.0.0.1:7401",        null if none has ever started
+//!   "mds_silent_s": null,           for how long it has been silent, if that is too long
 //!   "total_bytes": 1, "free_bytes": 1
 //! }
 //! ```
 
-use protocol::monitor::{ClusterStatus, Health, OsdStatus, PgCondition, PoolStatus};
+use protocol::SessionId;
+use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus};
 use protocol::scrub::{ScrubFinding, ScrubReport, ScrubTotals};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -53,6 +55,7 @@ struct StatusJson<'a> {
     scrub: FindingsJson,
     clients: Vec<ClientJson<'a>>,
     mds: Option<String>,
+    mds_silent_s: Option<u64>,
     total_bytes: u64,
     free_bytes: u64,
 }
@@ -140,6 +143,7 @@ struct PoolJson<'a> {
 struct ClientJson<'a> {
     session: u64,
     name: &'a str,
+    kind: &'static str,
 }
 
 /// The status as pretty-printed JSON.
@@ -163,8 +167,9 @@ pub fn to_json(status: &ClusterStatus) -> String {
             open: status.osds.iter().map(|osd| osd.report.scrub.open).sum(),
             findings: status.osds.iter().flat_map(|osd| &osd.report.scrub.findings).map(finding).collect(),
         },
-        clients: status.clients.iter().map(|(id, name)| ClientJson { session: id.get(), name }).collect(),
+        clients: status.clients.iter().map(client).collect(),
         mds: status.mds.map(|addr| addr.to_string()),
+        mds_silent_s: status.mds_silent_secs,
         total_bytes: status.total_bytes,
         free_bytes: status.free_bytes,
     };
@@ -194,6 +199,11 @@ pub fn condition(condition: PgCondition) -> &'static str {
         PgCondition::Peering => "peering",
         PgCondition::Down => "down",
     }
+}
+
+fn client((session, name): &(SessionId, String)) -> ClientJson<'_> {
+    let kind = if crate::table::is_daemon(name) { "daemon" } else { "client" };
+    ClientJson { session: session.get(), name: name.strip_prefix(DAEMON_SESSION).unwrap_or(name), kind }
 }
 
 fn osd(osd: &OsdStatus) -> OsdJson<'_> {
@@ -306,8 +316,12 @@ pub mod tests {
                 bytes_per_sec: 1 << 20,
                 seconds_left: Some(7),
             },
-            clients: vec![(SessionId::new(9), "fuse-client here /mnt".into())],
-            mds: None,
+            clients: vec![
+                (SessionId::new(1), format!("{DAEMON_SESSION}mds: deletes objects")),
+                (SessionId::new(9), "fuse-client here /mnt".into()),
+            ],
+            mds: Some(([127, 0, 0, 1], 7401).into()),
+            mds_silent_secs: Some(40),
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
         }
@@ -327,7 +341,9 @@ pub mod tests {
         assert_eq!(json["recovery"]["bytes_left"], 7 << 20);
         assert_eq!(json["recovery"]["seconds_left"], 7);
         assert_eq!(json["pools"][0]["k"], 2);
-        assert_eq!(json["clients"][0]["session"], 9);
-        assert_eq!(json["mds"], serde_json::Value::Null);
+        let daemon = &json["clients"][0];
+        assert_eq!((&daemon["kind"], &daemon["name"]), (&"daemon".into(), &"mds: deletes objects".into()));
+        assert_eq!((&json["clients"][1]["session"], &json["clients"][1]["kind"]), (&9.into(), &"client".into()));
+        assert_eq!((&json["mds"], &json["mds_silent_s"]), (&"127.0.0.1:7401".into(), &40.into()));
     }
 }

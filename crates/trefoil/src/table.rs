@@ -1,7 +1,7 @@
 //! The cluster's state for people.
 
 use crate::status::{CONDITIONS, condition, count, health};
-use protocol::monitor::{ClusterStatus, OsdStatus, PoolStatus, RecoveryStatus};
+use protocol::monitor::{ClusterStatus, DAEMON_SESSION, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
 use std::fmt::Write;
 
 /// Everything.
@@ -10,7 +10,6 @@ pub fn status(status: &ClusterStatus) -> String {
     let up = status.osds.iter().filter(|o| o.up).count();
     let inside = status.osds.iter().filter(|o| o.is_in).count();
     let used = status.total_bytes.saturating_sub(status.free_bytes);
-    let mds = status.mds.map_or_else(|| "none".into(), |addr| addr.to_string());
     let mut row = |name: &str, value: String| writeln!(out, "{name:10} {value}").expect("a string takes everything");
     row("cluster", format!("{}, epoch {}", status.cluster, status.epoch.get()));
     row("health", health(status.health).into());
@@ -18,22 +17,47 @@ pub fn status(status: &ClusterStatus) -> String {
         row("", message.clone());
     }
     row("osds", format!("{}: {up} up, {inside} in", status.osds.len()));
-    row("mds", mds);
+    row("mds", mds(status));
     row("pgs", pgs(status));
     if let Some(recovery) = recovery(&status.recovery) {
         row("recovery", recovery);
     }
     let (total, free) = (status.total_bytes, status.free_bytes);
-    row("space", format!("{} used, {} free of {}{}", bytes(used), bytes(free), bytes(total), percent(used, total)));
-    row("clients", status.clients.len().to_string());
-    for (session, name) in &status.clients {
+    // What else lies on the disks is not known apart: an empty cluster, too, stands on disks with something on them.
+    let rest = format!("{}{} used on these disks, other data included", bytes(used), percent(used, total));
+    row("space", format!("{} free of {}; {rest}", bytes(free), bytes(total)));
+    let (daemons, clients): (Vec<_>, Vec<_>) = status.clients.iter().partition(|(_, name)| is_daemon(name));
+    row("clients", clients.len().to_string());
+    for (session, name) in clients {
         row("", format!("session {} {name}", session.get()));
+    }
+    for (at, (session, name)) in daemons.into_iter().enumerate() {
+        let name = name.trim_start_matches(DAEMON_SESSION);
+        row(if at == 0 { "daemons" } else { "" }, format!("session {} {name}", session.get()));
     }
     out.push('\n');
     out += &osds(&status.osds);
     out.push('\n');
     out += &pools(&status.pools);
     out
+}
+
+/// Does a session of this name belong to a daemon of the cluster?
+pub fn is_daemon(session_name: &str) -> bool {
+    session_name.starts_with(DAEMON_SESSION)
+}
+
+/// Its health and the reasons, and no more.
+pub fn health_report(status: &ClusterStatus) -> String {
+    let lines = std::iter::once(health(status.health)).chain(status.messages.iter().map(String::as_str));
+    lines.fold(String::new(), |out, line| out + line + "\n")
+}
+
+/// "127.0.0.1:7401, silent for 40 s".
+fn mds(status: &ClusterStatus) -> String {
+    let Some(addr) = status.mds else { return "none".into() };
+    let silent = status.mds_silent_secs.map(|seconds| format!(", silent for {}", period(seconds)));
+    addr.to_string() + &silent.unwrap_or_default()
 }
 
 /// "12 objects with 1.5 GiB to rebuild, 40.0 MiB/s, about 39 s to go"; `None` when nothing is to be rebuilt.
@@ -93,6 +117,27 @@ pub fn osds(osds: &[OsdStatus]) -> String {
         ]
     });
     columns(head, rows)
+}
+
+/// What giving up the disk of a storage daemon means.
+pub fn stake(osd: &OsdStatus, status: &ClusterStatus) -> String {
+    let whole = count(status, PgCondition::Clean);
+    let all: u32 = status.pgs.iter().map(|(_, n)| n).sum();
+    // The daemon's own shards are missing by now.
+    let left = |pool: &PoolStatus| pool.profile.m().saturating_sub(1);
+    let next = match status.pools.iter().map(left).min() {
+        Some(0) | None => "one more lost disk loses data".to_owned(),
+        Some(m) => format!("more than {m} further lost disks lose data"),
+    };
+    format!(
+        "{osd} on {host} will take an empty disk, and what it held is rebuilt there from the others (its disk had {used} \
+         in use).\n{part} of {all} placement groups are not whole now; until they are, {next}.\nIf its disk can be \
+         mounted again, start {osd} with it instead: then only what it missed is rebuilt.",
+        osd = osd.id,
+        host = osd.host,
+        used = bytes(osd.report.used_bytes),
+        part = all.saturating_sub(whole),
+    )
 }
 
 /// The pools.
@@ -163,7 +208,7 @@ pub fn time(seconds: i64, nanoseconds: u32) -> String {
 }
 
 fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { String::new() } else { format!(" ({:.0}% used)", part as f64 * 100.0 / whole as f64) }
+    if whole == 0 { String::new() } else { format!(" ({:.0}%)", part as f64 * 100.0 / whole as f64) }
 }
 
 #[cfg(test)]
@@ -177,16 +222,27 @@ mod tests {
             "health     degraded",
             "osd.1 is down",
             "2: 1 up, 2 in",
+            "127.0.0.1:7401, silent for 40 s",
             "32: 20 clean, 12 degraded",
             "7 objects with 7.0 MiB to rebuild, 1.0 MiB/s, about 7 s to go",
-            "8.0 GiB used, 12.0 GiB free of 20.0 GiB (40% used)",
-            "session 9 fuse-client here /mnt",
+            "12.0 GiB free of 20.0 GiB; 8.0 GiB (40%) used on these disks, other data included",
+            "clients    1\n           session 9 fuse-client here /mnt",
+            "daemons    session 1 mds: deletes objects",
             "osd.0  up in",
             "2+1",
         ];
         assert_eq!([7, 119, 121, 7_200, 90_000].map(period), ["7 s", "119 s", "3 min", "2 h 0 min", "25 h 0 min"]);
         for words in wanted {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_at_stake_is_told() {
+        let sample = crate::status::tests::sample();
+        let told = stake(&sample.osds[1], &sample);
+        for words in ["osd.1 on here", "12 of 32 placement groups", "one more lost disk loses data", "4.0 GiB in use"] {
+            assert!(told.contains(words), "`{words}` is not in: {told}");
         }
     }
 

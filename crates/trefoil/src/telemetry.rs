@@ -192,13 +192,13 @@ mod tests {
         let status = crate::status::tests::sample();
         let all = targets(&status, "h:1");
         let names: Vec<&str> = all.iter().map(|target| target.name.as_str()).collect();
-        assert_eq!(names, ["monitor", "mds", "osd.0", "osd.1", "client.9"]);
+        assert_eq!(names, ["monitor", "mds", "osd.0", "osd.1", "client.1", "client.9"]);
         assert_eq!(all[3].addr(), None, "osd.1 is down");
-        assert_eq!(all[4].title.as_deref(), Some("fuse-client here /mnt"));
+        assert_eq!(all[5].title.as_deref(), Some("fuse-client here /mnt"));
         let some = wanted(all.clone(), &["osd.0".into(), "mds".into()]).expect("known");
         assert_eq!(some, [all[1].clone(), all[2].clone()]);
         let error = wanted(all, &["osd.7".into()]).expect_err("unknown").to_string();
-        assert!(error.contains("osd.7") && error.contains("monitor, mds, osd.0, osd.1, client.9"), "{error}");
+        assert!(error.contains("osd.7") && error.contains("monitor, mds, osd.0, osd.1, client.1, client.9"), "{error}");
         assert_eq!(daemons(&status, "h:1").len(), 4, "clients have no settings");
     }
 }

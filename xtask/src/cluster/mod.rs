@@ -116,6 +116,8 @@ impl Cluster {
             None => Command::new(program),
         };
         command.env("TREFOIL_MONITOR", self.layout.monitor.to_string());
+        // Of mounts in the background.
+        command.env("TREFOIL_FUSE_LOG_FILE", self.dir().join("log/background.log"));
         command
     }
 
@@ -259,7 +261,7 @@ impl Cluster {
         let end = Instant::now() + DOWN_MAX;
         loop {
             let mut command = self.command("trefoil");
-            command.args(["osd", "replace", &format!("osd.{osd}")]);
+            command.args(["osd", "replace", "--yes", &format!("osd.{osd}")]);
             match exec::run_ok(&mut command, STATUS_MAX, interrupt) {
                 Err(Error::Failed(why)) if why.contains("is up") && Instant::now() < end => {}
                 outcome => return outcome.map(drop),

@@ -24,10 +24,11 @@ const REFUSAL_MAX: Duration = Duration::from_secs(30);
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("input", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [RigTest; 14] = [
+    let tests: [RigTest; 15] = [
         ("a misspelt key is refused and the right one named", misspelt_key),
         ("a configuration that is missing or no TOML is refused", broken_config),
         ("a setting of the messenger that is out of range is refused with what is allowed", messenger_settings),
+        ("an address that nobody can dial is refused, and the key for another one named", addresses),
         ("a port in use is named", port_in_use),
         ("a second start on the same directory says who holds it", second_start),
         ("a data directory of another cluster is refused untouched", other_cluster),
@@ -101,6 +102,28 @@ fn messenger_settings(bench: &Bench, rig: &Rig) -> Outcome {
     }
     ensure!(fs::read_dir(&data).doing(|| "readdir")?.next().is_none(), "something was made in the data directory");
     Ok(())
+}
+
+fn addresses(bench: &Bench, rig: &Rig) -> Outcome {
+    let data = rig.scratch("addresses")?;
+    let cases: [(&str, &str, &str); 4] = [
+        ("osd_listen", "0.0.0.0:7411", "osd_advertise"),
+        ("mds_listen", "[::]", "mds_advertise"),
+        ("monitor_addr", "0.0.0.0", "monitor_listen"),
+        ("monitor_addr", "host:port", "HOST:PORT"),
+    ];
+    for (key, value, word) in cases {
+        let config = format!("data_dir = {:?}\n{key} = \"{value}\"\n", data.display().to_string());
+        refuses(bench, &mut daemon(rig, "address", &config)?, &[key, word]).doing(|| key.to_owned())?;
+    }
+    ensure!(fs::read_dir(&data).doing(|| "readdir")?.next().is_none(), "something was made in the data directory");
+    let osd = rig.cluster.layout().osds[0].to_string();
+    let mut status = rig.cluster.command("trefoil");
+    refuses(bench, status.args(["--monitor", &osd, "status"]), &["no monitor"])?;
+    let point = rig.scratch("points")?;
+    refuses(bench, &mut mount(rig, rig.cluster.layout().osds[0], &point), &["no monitor"])?;
+    let mut misspelt = mount(rig, rig.cluster.layout().monitor, &point);
+    refuses(bench, misspelt.args(["-o", "readpolicy=fastest"]), &["did you mean `read_policy`", "fuse-client mount"])
 }
 
 fn port_in_use(bench: &Bench, rig: &Rig) -> Outcome {

@@ -166,6 +166,11 @@ fn replaced(bench: &Bench, rig: &Rig) -> Outcome {
     let refused = bench.run(&mut replace(), 30).err().map_or_else(String::new, |error| error.to_string());
     ensure!(refused.contains("osd.0 is up"), "a disk in use is not kept, but: {refused}");
     rig.cluster.stop(&osd_name(0), &bench.interrupt)?;
+    let asked = bench.run(&mut replace(), 30).err().map_or_else(String::new, |error| error.to_string());
+    ensure!(
+        asked.contains("--yes") && asked.contains("one more lost disk loses data"),
+        "it does not ask, but: {asked}"
+    );
     // As it looks when a disk is not mounted: the mount point is there, and nothing in it.
     let disk = rig.cluster.data_dir(&osd_name(0)).join("osd.0");
     fs::remove_dir_all(&disk).and_then(|()| fs::create_dir(&disk)).doing(|| "cannot empty the disk")?;

@@ -21,8 +21,10 @@ use std::time::Duration;
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
     let Some(rig) = Rig::start("operator", bench, report, settings)? else { return Ok(()) };
-    let tests: [RigTest; 15] = [
+    let tests: [RigTest; 17] = [
         ("status, for people and as JSON", status),
+        ("health names a metadata service that is dead, with exit codes", dead_mds),
+        ("a mount in the background logs to a file of its own", background_log),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
         ("errors are words and exit codes", errors),
@@ -127,6 +129,39 @@ fn status(bench: &Bench, rig: &Rig) -> Outcome {
     rig.cluster.start("osd-2", &bench.interrupt)?;
     seen?;
     rig.wait_clean(bench, 60)
+}
+
+fn dead_mds(bench: &Bench, rig: &Rig) -> Outcome {
+    let health = |line: &str| {
+        let mut command = rig.cluster.command("trefoil");
+        exec::run(command.args(line.split(' ')), Duration::from_secs(20), &bench.interrupt)
+    };
+    let well = health("health")?;
+    ensure!(well.ok() && well.stdout.starts_with("ok"), "before: {}{}", well.stdout, well.stderr);
+    rig.cluster.kill("mds")?;
+    let seen = rig.wait_for(bench, "health is down", 60, || Ok(health("health --quiet")?.status.code() == Some(7)));
+    let told = health("health")?;
+    rig.cluster.start("mds", &bench.interrupt)?;
+    seen?;
+    let address = rig.cluster.layout().mds.to_string();
+    ensure!(told.stdout.contains(&address) && told.stdout.contains("is silent for"), "it says: {}", told.stdout);
+    rig.wait_for(bench, "health is ok again", 60, || Ok(health("health")?.ok()))
+}
+
+/// In a mount namespace with a /var/log of its own.
+fn background_log(bench: &Bench, rig: &Rig) -> Outcome {
+    let point = rig.scratch("background")?;
+    let line = "mount -t tmpfs none /var/log; unset TREFOIL_FUSE_LOG_FILE\n\
+                fuse-client mount $TREFOIL_MONITOR \"$1\" --daemon; ls \"$1\" > /dev/null; fuse-client umount \"$1\"\n\
+                grep -q ' mounted ' /var/log/trefoil/*-background.log";
+    let mut command = rig.cluster.command("unshare");
+    let path = format!("{}:{}", bench.binaries.display(), std::env::var("PATH").unwrap_or_default());
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "bash", "-exc", line, "bash"]).arg(&point).env("PATH", path);
+    for (key, value) in command.env("LANG", "C").get_envs() {
+        unshare.env(key, value.unwrap_or_default());
+    }
+    bench.run(&mut unshare, 60).map(drop)
 }
 
 fn objects(bench: &Bench, rig: &Rig) -> Outcome {

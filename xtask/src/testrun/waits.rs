@@ -43,7 +43,33 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if report.wants_test("waits", name) {
         report.case("waits", name, || comes_later(bench, &rig))?;
     }
+    let name = "umount while the cluster is away names who waits in the mount, and works once he is gone";
+    if report.wants_test("waits", name) {
+        report.case("waits", name, || waiting_is_named(bench, &rig))?;
+    }
     rig.finish(bench, report)
+}
+
+/// Who waits has nothing open, so that no program lists him; for the kernel the mount is in use.
+fn waiting_is_named(bench: &Bench, rig: &Rig) -> Outcome {
+    rig.cluster.kill("mds")?;
+    let waiting =
+        background(Command::new("stat").arg("-f").arg(rig.mount()), &rig.scratch("programs")?.join("stat.out"))?;
+    bench.interrupt.sleep(REACH)?;
+    let unmount = || {
+        let mut command = rig.cluster.command("fuse-client");
+        exec::run(command.arg("umount").arg(rig.mount()), Duration::from_secs(GONE_SECONDS), &bench.interrupt)
+    };
+    let refused = unmount()?;
+    waiting.kill();
+    let then = unmount()?;
+    rig.cluster.start("mds", &bench.interrupt)?;
+    let is_gone = rig.cluster.daemon(MOUNT)?.wait_gone(Duration::from_secs(GONE_SECONDS));
+    rig.cluster.start(MOUNT, &bench.interrupt)?;
+    ensure!(is_gone, "unmounted, and its process stays");
+    ensure!(!refused.ok() && refused.stderr.contains("(stat)"), "while `stat` waits: {}", refused.stderr);
+    ensure!(then.ok(), "once it is gone: {}", then.stderr);
+    Ok(())
 }
 
 fn comes_later(bench: &Bench, rig: &Rig) -> Outcome {

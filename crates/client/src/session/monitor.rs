@@ -3,12 +3,13 @@
 use super::shared::{RETRY_PAUSE, Shared};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
+use messenger::address::{HostPort, NotAnAddress, first_that_listens};
 use messenger::{
     CloseReason, ConnectConfig, Connection, Message, Refusal, Runtime, RuntimeConfig, Service, StateEvent, Worker,
 };
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::{Epoch, Kind, SessionId};
-use std::net::{SocketAddr, ToSocketAddrs};
+use protocol::{Epoch, Kind, MONITOR_PORT, SessionId};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -21,11 +22,12 @@ const PING_AFTER: Duration = Duration::from_secs(1);
 /// renewal is sent, and another third leaves time to connect and to renew.
 const DEAD_AFTER: Duration = Duration::from_secs(3);
 
-/// Finds the monitor's address.
+/// Finds the monitor's address: of several, the first that listens.
 pub(super) fn resolve(monitor: &str) -> Result<SocketAddr, ClientError> {
     let connect = |reason: String| ClientError::Connect { monitor: monitor.to_owned(), reason };
-    let mut found = monitor.to_socket_addrs().map_err(|error| connect(format!("{error}: give it as host:port")))?;
-    found.next().ok_or_else(|| connect("the name has no address".to_owned()))
+    let address: HostPort = monitor.parse().map_err(|error: NotAnAddress| connect(error.to_string()))?;
+    let found = address.resolve(MONITOR_PORT).map_err(|error| connect(error.to_string()))?;
+    first_that_listens(&found).map_err(|error| connect(error.to_string()))
 }
 
 /// Asks the monitor one thing, without a session: for `status` and the like. Blocks for at most `timeout`.

@@ -380,7 +380,12 @@ impl Shared {
 
     fn reason(&self, error: CallError) -> String {
         let problem = self.problem.lock();
-        if problem.is_empty() { error.to_string() } else { problem.clone() }
+        match error {
+            _ if !problem.is_empty() => problem.clone(),
+            // What is no monitor closes a connection on which it is asked for the map.
+            CallError::Closed => "what listens there closed the connection: it is no monitor".to_owned(),
+            other => other.to_string(),
+        }
     }
 }
 

@@ -31,6 +31,9 @@ fn of_fullness(report: &OsdReport) -> Option<String> {
 /// Reports of the metadata service count for so long: it repeats them every 5 s while something is
 /// stuck.
 const MDS_REPORT_AGE_MAX: Duration = Duration::from_secs(20);
+/// A metadata service silent for so long is not there, or the time of OSDs, if that is longer: it
+/// may wait for its disk for some seconds.
+const MDS_GRACE_MIN: Duration = Duration::from_secs(5);
 /// Characters of a reason that another process gives.
 const REASON_CHARS_MAX: usize = 200;
 
@@ -76,6 +79,7 @@ impl Monitor {
             recovery: self.recovery(),
             clients: live.map(|(id, _)| (*id, name(id))).collect(),
             mds: map.mds,
+            mds_silent_secs: self.mds_silence().map(|silence| silence.as_secs()),
             total_bytes,
             free_bytes,
         }
@@ -92,6 +96,25 @@ impl Monitor {
             (false, ..) if pg.in_sync.is_empty() => PgCondition::Down,
             (false, ..) => PgCondition::Peering,
         }
+    }
+
+    /// For how long the metadata service has been silent, if that is too long.
+    fn mds_silence(&self) -> Option<Duration> {
+        let silence = self.live.last_tick.saturating_sub(self.live.mds_heard?);
+        (silence > MDS_GRACE_MIN.max(self.settings.heartbeat_grace)).then_some(silence)
+    }
+
+    fn of_mds(&self) -> Option<(Health, String)> {
+        let Some(addr) = self.state.map.mds else {
+            let what = "no metadata service has ever started: there are objects, but nothing can be mounted";
+            return Some((Health::Ok, what.to_owned()));
+        };
+        let seconds = self.mds_silence()?.as_secs();
+        let what = format!(
+            "the metadata service at {addr} is silent for {seconds} s: no file can be found, opened or made until it is \
+             back. See whether its process runs (osd-daemon with the role mds), and what it logs"
+        );
+        Some((Health::Down, what))
     }
 
     fn report(&self, id: OsdId) -> OsdReport {
@@ -144,6 +167,7 @@ impl Monitor {
         let is_fresh = |at: Duration| self.live.last_tick <= at + MDS_REPORT_AGE_MAX;
         let of_mds = self.live.mds.as_ref().filter(|(at, _)| is_fresh(*at)).and_then(|(_, report)| of_stuck(report));
         found.extend(of_mds.map(|message| (Health::Degraded, message)));
+        found.extend(self.of_mds());
         let dead = self.state.dead_sessions().count();
         if dead > 0 {
             found.push((Health::Ok, format!("the last writes of {dead} dead clients are being decided")));

@@ -18,6 +18,11 @@ fn boot_with(osd: u32, fsid: u128, lost: bool, blank: bool) -> MonitorRequest {
     MonitorRequest::Boot { osd: OsdId::new(osd), fsid, addr, cores: 2, lost, blank, host: format!("host-{osd}") }
 }
 
+/// Addresses of metadata services.
+fn mds(number: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 6000 + number))
+}
+
 /// All PGs are PG 0 of a pool with one PG in most tests.
 fn pg() -> PgId {
     PgId { pool: protocol::PoolId::new(1), number: 0 }
@@ -45,6 +50,7 @@ impl Monitor {
 
     fn whole(osds: u32, pg_num: u32) -> Monitor {
         let mut monitor = fresh(osds, pg_num);
+        monitor.ok(MonitorRequest::MdsUp { addr: mds(1) }, Duration::ZERO);
         (0..osds).for_each(|osd| monitor.boot_clean(osd, Duration::ZERO));
         monitor.peer_all(Duration::ZERO);
         assert!(monitor.map().pgs.values().all(|pg| pg.active));
@@ -421,6 +427,30 @@ fn the_cut_is_the_longest_prefix_that_every_touched_member_has() {
     assert_eq!(cut(0b011, &[a, b]), Some(3), "outsiders do not count");
     let gap = report(0, &[(1, 0b111), (3, 0b111)]);
     assert_eq!(cut(0b111, &[gap.clone(), gap.clone(), gap]), Some(1), "RecoverGap");
+}
+
+#[test]
+fn a_silent_metadata_service_is_told_with_the_time_since() {
+    let monitor = fresh(3, 1);
+    assert!(monitor.status().messages.iter().any(|m| m.contains("no metadata service has ever started")));
+    let mut monitor = Monitor::whole(3, 1);
+    let beat = |addr| MonitorRequest::MdsHeartbeat { addr };
+    monitor.beat_until(&[0, 1, 2], Duration::ZERO, 4 * SECOND);
+    monitor.ok(beat(mds(1)), 4 * SECOND);
+    let other = monitor.handle(beat(mds(2)), 8 * SECOND);
+    assert!(matches!(other, MonitorReply::Refused(why) if why.contains("127.0.0.1:6001")), "another one is no sign");
+    monitor.beat_until(&[0, 1, 2], 4 * SECOND, 9 * SECOND);
+    assert_eq!((monitor.status().health, monitor.status().mds_silent_secs), (Health::Ok, None));
+    monitor.beat_until(&[0, 1, 2], 9 * SECOND, 44 * SECOND);
+    let status = monitor.status();
+    assert_eq!((status.health, status.mds_silent_secs), (Health::Down, Some(40)));
+    assert!(status.messages[0].contains("127.0.0.1:6001 is silent for 40 s"), "{:?}", status.messages);
+    monitor.ok(beat(mds(1)), 45 * SECOND);
+    assert_eq!((monitor.status().health, monitor.status().messages), (Health::Ok, vec![]));
+    // After a restart it has the full time again.
+    let mut again = Monitor::start(monitor.state().clone(), Settings::default(), 60 * SECOND);
+    again.tick(61 * SECOND);
+    assert_eq!(again.status().mds_silent_secs, None);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use super::callers;
 use messenger::Handle;
 use messenger::sync::ContentionMutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Interrupts kept that came before their request waited, or after it was answered.
 const EARLY_MAX: usize = 256;
+/// Threads that are told of at once, at most.
+const THREADS_TOLD_MAX: usize = 64;
 /// SIGKILL in a field of `/proc/<thread>/status`. The kernel gives it to every thread of a process
 /// that a signal ends.
 const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
@@ -59,6 +61,15 @@ impl Interrupts {
     pub fn new(handle: &Handle) -> Arc<Interrupts> {
         let table = ContentionMutex::new(handle.locks(), "fuse interrupts", Table::default());
         Arc::new(Interrupts { handle: handle.clone(), table })
+    }
+
+    /// The threads whose requests wait, in order, [`THREADS_TOLD_MAX`] at most.
+    pub fn threads(&self) -> BTreeSet<u32> {
+        let mut threads: BTreeSet<u32> = self.table.lock().waiting.values().map(|waiting| waiting.thread).collect();
+        while threads.len() > THREADS_TOLD_MAX {
+            threads.pop_last();
+        }
+        threads
     }
 
     /// The caller of a request has a signal.

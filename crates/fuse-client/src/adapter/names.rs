@@ -4,7 +4,7 @@ use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
-use crate::mountpoint::ALIVE;
+use crate::mountpoint::{ALIVE, WAITING};
 use client::fs::{DirPage, LocalFs};
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -303,6 +303,15 @@ impl Adapter {
     pub(super) fn do_getxattr(&self, req: &Request, file: Gfid, name: &OsStr, size: u32, reply: ReplyXattr) {
         if name == ALIVE {
             return if size == 0 { reply.size(1) } else { reply.data(b"1") };
+        }
+        if name == WAITING {
+            let threads: Vec<String> = self.interrupts.threads().iter().map(u32::to_string).collect();
+            let told = threads.join(" ");
+            return match (size as usize, told.len()) {
+                (0, len) => reply.size(len as u32),
+                (room, len) if room < len => reply.error(Errno::ERANGE),
+                _ => reply.data(told.as_bytes()),
+            };
         }
         if self.fs.lacks_xattr(file, name.as_bytes()) {
             return reply.error(Errno::ENODATA);

@@ -8,7 +8,7 @@ use super::inbox::{Event, Inbox};
 use cluster::ClusterMap;
 use messenger::{ConnectConfig, Connection, Handle, LateCluster, Message, Service, StateEvent, TrafficClass, Worker};
 use protocol::Kind;
-use protocol::monitor::{MapUpdate, MdsReport, MonitorReply, MonitorRequest};
+use protocol::monitor::{MDS_HEARTBEAT_INTERVAL, MapUpdate, MdsReport, MonitorReply, MonitorRequest};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +28,27 @@ pub(super) fn connect(
     inbox: Arc<Inbox>,
 ) -> Connection {
     let to = ConnectConfig::new(config.monitor, cluster, "mds");
-    handle.connect(config.worker, to, move |_| Rc::new(Link { inbox, advertise }))
+    let stopped = Arc::clone(&inbox);
+    let connection = handle.connect(config.worker, to, move |_| Rc::new(Link { inbox, advertise }));
+    let beats = connection.clone();
+    handle.spawn_on(config.worker, move |worker| heartbeats(worker, beats, stopped, advertise));
+    connection
+}
+
+/// Says again and again that the service is alive, until the role ends. On the owner's worker: one
+/// that stands still is silent.
+async fn heartbeats(worker: Worker, connection: Connection, inbox: Arc<Inbox>, addr: SocketAddr) {
+    while !inbox.is_stopped() {
+        worker.sleep(MDS_HEARTBEAT_INTERVAL).await;
+        if !connection.is_up() {
+            continue;
+        }
+        match ask(&connection, &MonitorRequest::MdsHeartbeat { addr }).await {
+            Ok(MonitorReply::Refused(why)) => tracing::warn!(why, "the monitor knows another metadata service"),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(error, "no answer to a heartbeat"),
+        }
+    }
 }
 
 struct Link {

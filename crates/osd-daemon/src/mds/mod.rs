@@ -41,7 +41,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct MdsConfig {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The address told to the monitor. Default: where it listens; needed when that is 0.0.0.0.
+    /// The address told to the monitor; port 0 stands for the one that it listens on. Default: where it listens; needed
+    /// when that is 0.0.0.0.
     pub advertise: Option<SocketAddr>,
     /// Directory of its store; made if missing.
     pub dir: PathBuf,
@@ -220,7 +221,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
-    let advertise = config.advertise.unwrap_or(addr);
+    let advertise = crate::addresses::advertised(config.advertise, addr);
     let monitor = link::connect(handle, &config, cluster.clone(), advertise, Arc::clone(&inbox));
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));

@@ -33,6 +33,7 @@ mod slots;
 mod tests;
 mod views;
 
+use crate::addresses;
 use crate::admin::LiveStart;
 use cluster::ClusterMap;
 use ec_store::core::CoreError;
@@ -71,7 +72,8 @@ pub struct OsdConfig {
     pub dir: PathBuf,
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The address told to the monitor. Default: where it listens; needed when that is 0.0.0.0.
+    /// The address told to the monitor; port 0 stands for the one that it listens on. Default: where it listens; needed
+    /// when that is 0.0.0.0.
     pub advertise: Option<SocketAddr>,
     /// Where the monitor listens.
     pub monitor: SocketAddr,
@@ -450,7 +452,7 @@ impl Starting {
         self.shared.set_listener(&listener);
         let addr = listener.local_addr();
         let fsid = dir.superblock().fsid;
-        let identity = Identity { fsid, addr: config.advertise.unwrap_or(addr), cluster: map.cluster };
+        let identity = Identity { fsid, addr: addresses::advertised(config.advertise, addr), cluster: map.cluster };
         self.boot(identity, losses)?;
         power.told().map_err(io)?;
         let power = Arc::new(power);

@@ -6,10 +6,12 @@
 //! logs a line for each request comes to some twenty lines, however long it lasts. Lines below WARN
 //! are written as they are.
 
+use crate::file::{FILE_BYTES_MAX, LogFile};
 use messenger::sync::{ContentionMutex, LockTable};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
@@ -71,58 +73,79 @@ fn kind_of(line: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The log of a daemon on its standard error, with repeated lines counted.
+/// The log of a process, with repeated lines counted.
 #[derive(Debug)]
 pub struct CountedLog {
     began: Instant,
     repeats: ContentionMutex<Repeats>,
+    /// `None`: standard error.
+    file: Option<ContentionMutex<LogFile>>,
 }
 
-impl Default for CountedLog {
-    fn default() -> Self {
-        // The process's, not a runtime's: no table lists it.
-        let repeats = ContentionMutex::new(&LockTable::new(false), "log", Repeats::default());
-        Self { began: Instant::now(), repeats }
+impl CountedLog {
+    /// On standard error.
+    pub fn on_stderr() -> Self {
+        Self::new(None)
+    }
+
+    /// In a file, which is made if it is missing. It keeps to [`FILE_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// That it cannot be opened.
+    pub fn in_file(path: &Path) -> io::Result<Self> {
+        LogFile::open(path, FILE_BYTES_MAX).map(|file| Self::new(Some(file)))
+    }
+
+    fn new(file: Option<LogFile>) -> Self {
+        // The process's, not a runtime's: no table lists them.
+        let table = LockTable::new(false);
+        let file = file.map(|file| ContentionMutex::new(&table, "log file", file));
+        Self { began: Instant::now(), repeats: ContentionMutex::new(&table, "log", Repeats::default()), file }
+    }
+
+    fn put(&self, text: &[u8]) -> io::Result<()> {
+        match &self.file {
+            Some(file) => file.lock().write_all(text),
+            None => io::stderr().write_all(text),
+        }
     }
 }
 
 /// Writes the lines of one event.
 #[derive(Debug)]
 pub struct LineWriter<'a> {
-    /// `None`: its lines are written as they are.
-    counted: Option<&'a CountedLog>,
+    log: &'a CountedLog,
+    /// False: its lines are written as they are.
+    is_counted: bool,
 }
 
 impl<'a> MakeWriter<'a> for CountedLog {
     type Writer = LineWriter<'a>;
 
     fn make_writer(&'a self) -> LineWriter<'a> {
-        LineWriter { counted: None }
+        LineWriter { log: self, is_counted: false }
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LineWriter<'a> {
-        LineWriter { counted: (*meta.level() <= Level::WARN).then_some(self) }
+        LineWriter { log: self, is_counted: *meta.level() <= Level::WARN }
     }
 }
 
 impl Write for LineWriter<'_> {
     /// Takes a whole event, as the subscriber hands it over.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let Some(log) = self.counted else {
-            io::stderr().write_all(event)?;
-            return Ok(event.len());
-        };
-        let admitted = log.repeats.lock().admit(log.began.elapsed(), event);
+        let log = self.log;
+        let admitted = if self.is_counted { log.repeats.lock().admit(log.began.elapsed(), event) } else { Some(0) };
         match admitted {
             None => {}
-            Some(0) => io::stderr().write_all(event)?,
-            Some(left_out) => io::stderr().write_all(&with_count(event, left_out))?,
+            Some(0) => log.put(event)?,
+            Some(left_out) => log.put(&with_count(event, left_out))?,
         }
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        self.log.file.as_ref().map_or_else(|| io::stderr().flush(), |file| file.lock().flush())
     }
 }
 
