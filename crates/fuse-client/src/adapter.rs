@@ -516,6 +516,10 @@ impl Filesystem for Adapter {
         self.do_create(req, gfid(parent), name, mode, OpenFlags(flags), reply);
     }
 
+    fn tmpfile(&self, req: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        self.do_tmpfile(req, gfid(parent), mode, OpenFlags(flags), reply);
+    }
+
     fn interrupt(&self, _req: &Request, unique: RequestId) {
         self.interrupts.interrupt(unique.into());
     }

@@ -114,14 +114,14 @@ pub fn file_attr(attr: &Attr, allocated: u64) -> FileAttr {
 
 /// The flags of renameat2, where we have them.
 pub fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
-    if flags.is_empty() {
-        Some(RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Some(RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Some(RenameMode::Exchange)
-    } else {
-        None
+    const WHITEOUT: RenameFlags = RenameFlags::RENAME_WHITEOUT;
+    match flags {
+        _ if flags.is_empty() => Some(RenameMode::Replace),
+        RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
+        RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
+        WHITEOUT => Some(RenameMode::Whiteout),
+        _ if flags == WHITEOUT | RenameFlags::RENAME_NOREPLACE => Some(RenameMode::WhiteoutNoReplace),
+        _ => None,
     }
 }
 
@@ -185,6 +185,8 @@ mod tests {
         assert_eq!(kind_of_mode(libc::S_IFDIR), None);
         assert_eq!(allocate_mode(3), Some(AllocateMode::Punch));
         assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), None);
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        let whiteout = RenameFlags::RENAME_WHITEOUT;
+        assert_eq!(rename_mode(whiteout), Some(RenameMode::Whiteout));
+        assert_eq!(rename_mode(whiteout | RenameFlags::RENAME_EXCHANGE), None);
     }
 }

@@ -159,6 +159,18 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two.
     Exchange,
+    /// Replace it, and leave a whiteout at the old name: a character device 0:0, by which overlayfs
+    /// hides a name of the layer below.
+    Whiteout,
+    /// Fail with EEXIST, else leave a whiteout.
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Does it leave a whiteout?
+    pub const fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// The operations of the namespace. `name` fields are bytes as POSIX has them.
@@ -205,7 +217,21 @@ pub enum NamespaceOp {
         /// Grant this lease and count the file as open by the session.
         open: Option<LeaseMode>,
     },
-    /// A further name for a file. Answer: `Attr`.
+    /// Makes a regular file that has no name (`O_TMPFILE`), open as after `Open`. It goes when no
+    /// session has it open any more, unless `Link` gives it a name before. Answer: `Opened`.
+    CreateUnnamed {
+        /// The directory whose group it may inherit.
+        parent: Gfid,
+        /// Permission bits after the umask.
+        mode: u32,
+        /// Where its data goes.
+        pool: PoolId,
+        /// The lease to be granted.
+        open: LeaseMode,
+        /// It may get a name (no `O_EXCL`).
+        linkable: bool,
+    },
+    /// A further name for a file, or the first of one that was made without. Answer: `Attr`.
     Link {
         /// Which file; not a directory.
         gfid: Gfid,

@@ -5,6 +5,7 @@
 //! checked by the kernel (and again by the service), not here.
 
 use super::Writer;
+use super::creating::Creation;
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
 use super::inode::FlushKind;
 use super::lease::unexpected;
@@ -152,16 +153,38 @@ impl<B: Backend> LocalFs<B> {
             open: Some(LeaseMode::Write),
         };
         match self.ask(op, caller).await {
-            Ok(Reply::Opened { attr, grant: Some(grant) }) => {
-                // At once: a recall that finds the file must find the lease.
-                let know = |brought| self.shared.table.insert(attr.gfid, |state| state.created(&attr, brought));
-                let inode = creating.made(attr.gfid, grant, know);
-                Ok((attr, inode.with(|state| state.kernel_cache_begins())))
-            }
-            Ok(other) => Err(unexpected("create", &other)),
+            Ok(reply) => self.created(creating, &reply),
             Err(ClientError::Posix(EEXIST)) if !mode.exclusive => self.open_existing(parent, name, mode, caller).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes and opens a file without a name (`O_TMPFILE`). [`LocalFs::link`] may give it one if it
+    /// is `linkable`; else it goes with its last handle. The flag is as in [`LocalFs::create`].
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn create_unnamed(
+        &self,
+        parent: Gfid,
+        permissions: u32,
+        linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, bool)> {
+        let creating = self.shared.creations.begin();
+        let (pool, open) = (self.backend.pool()?, LeaseMode::Write);
+        let op = NamespaceOp::CreateUnnamed { parent, mode: permissions, pool, open, linkable };
+        let reply = self.ask(op, caller).await?;
+        self.created(creating, &reply)
+    }
+
+    /// Takes note of a file that the service has made and opened.
+    fn created(&self, creating: Creation<'_>, reply: &Reply) -> Result<(Attr, bool)> {
+        let Reply::Opened { attr, grant: Some(grant) } = reply else { return Err(unexpected("create", reply)) };
+        // At once: a recall that finds the file must find the lease.
+        let know = |brought| self.shared.table.insert(attr.gfid, |state| state.created(attr, brought));
+        let inode = creating.made(attr.gfid, *grant, know);
+        Ok((*attr, inode.with(|state| state.kernel_cache_begins())))
     }
 
     async fn open_existing(
@@ -234,10 +257,10 @@ impl<B: Backend> LocalFs<B> {
         self.ask_bytes("readlink", NamespaceOp::ReadLink { gfid }, caller).await
     }
 
-    /// link.
+    /// link, also of a file without a name that may get one.
     ///
     /// # Errors
-    /// EEXIST, EPERM for a directory, EMLINK.
+    /// EEXIST, EPERM for a directory, EMLINK, ENOENT if no name is left.
     pub async fn link(&self, gfid: Gfid, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<Attr> {
         self.ask_attr("link", NamespaceOp::Link { gfid, parent, name }, caller).await
     }

@@ -86,7 +86,7 @@ impl Told {
         };
         let mut dirs = op.changed_dirs();
         let dirs = [dirs.next(), dirs.next()];
-        Change { file, dirs, makes: matches!(op, NamespaceOp::Create { .. }) }
+        Change { file, dirs, makes: matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. }) }
     }
 
     /// For `NamespaceOp::Reclaim`: from which start of the service on it counts what is left.

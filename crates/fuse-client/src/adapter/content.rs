@@ -4,12 +4,14 @@ use super::handles::bypasses_pages;
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
-use client::fs::{CreateMode, Sought, SyncKind, WriteMode, WrittenBy};
+use client::ClientError;
+use client::fs::{CreateMode, LocalFs, Sought, SyncKind, WriteMode, WrittenBy};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
 };
 use protocol::Gfid;
+use protocol::namespace::Attr;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -103,27 +105,47 @@ impl Adapter {
             truncate: flags.0 & libc::O_TRUNC != 0,
             write: writes(flags),
         };
-        let handle = self.handle(flags);
-        let shape = self.shape();
-        self.run(
-            req,
-            RequestKind::Create,
-            (parent, 0),
-            reply,
-            move |fs| async move {
-                let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
-                if is_mappable(flags) {
-                    fs.may_be_mapped(made.0.gfid);
-                }
-                Ok(made)
-            },
-            move |reply, (attr, cached)| {
-                let (attr, attr_ttl) = shape.of(&attr);
-                // One time to live for both: the shorter.
-                let (ttl, flags) = (attr_ttl.min(shape.entry_ttl()), open_flags(handle, cached));
-                reply.created(&ttl, &attr, GENERATION, handle, flags);
-            },
-        );
+        self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {
+            let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
+            if is_mappable(flags) {
+                fs.may_be_mapped(made.0.gfid);
+            }
+            Ok(made)
+        });
+    }
+
+    pub(super) fn do_tmpfile(&self, req: &Request, parent: Gfid, mode: u32, flags: OpenFlags, reply: ReplyCreate) {
+        let (caller, linkable) = (caller(req), flags.0 & libc::O_EXCL == 0);
+        self.make_open(req, RequestKind::TmpFile, parent, flags, reply, move |fs| async move {
+            let made = fs.create_unnamed(parent, mode & 0o7777, linkable, caller).await?;
+            if is_mappable(flags) {
+                fs.may_be_mapped(made.0.gfid);
+            }
+            Ok(made)
+        });
+    }
+
+    /// Starts an operation that makes and opens a file; it tells whether the kernel's pages of it
+    /// are right.
+    fn make_open<F, Fut>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        parent: Gfid,
+        flags: OpenFlags,
+        reply: ReplyCreate,
+        operation: F,
+    ) where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(Attr, bool), ClientError>> + 'static,
+    {
+        let (handle, shape) = (self.handle(flags), self.shape());
+        self.run(req, kind, (parent, 0), reply, operation, move |reply, (attr, cached)| {
+            let (attr, attr_ttl) = shape.of(&attr);
+            // One time to live for both: the shorter.
+            let (ttl, flags) = (attr_ttl.min(shape.entry_ttl()), open_flags(handle, cached));
+            reply.created(&ttl, &attr, GENERATION, handle, flags);
+        });
     }
 
     pub(super) fn do_read(

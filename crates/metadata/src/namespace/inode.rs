@@ -59,7 +59,8 @@ pub(super) struct Inode {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub pool: PoolId,
-    /// Of a directory; a root is its own. Otherwise zero.
+    /// Of a directory; a root is its own. Of a file that was made without a name and may get one:
+    /// where it was made. Otherwise zero.
     pub parent: Gfid,
     /// How many extended attributes there are, so that a file without any needs no scan.
     pub xattrs: u32,

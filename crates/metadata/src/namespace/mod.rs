@@ -14,7 +14,7 @@
 //! | `d` parent-gfid name | `Entry` | a directory entry. A file with one name has its inode here, so a listing with attributes is one scan; the inodes of directories and of files that have or had more names lie apart |
 //! | `i` gfid | `Node` | the inode itself, or the directory and name beside which it lies |
 //! | `x` gfid name | bytes | an extended attribute |
-//! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went |
+//! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went; or it was made without one |
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
 //! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
 //! | `s` gfid | `()` | a writer died: the size is to be recovered from the data |
@@ -50,7 +50,7 @@ pub use retained::{Retained, Writer};
 use crate::store::{Persist, Store, StoreError};
 use inode::{Entry, Found, Inode, Node, Place};
 use overlay::{Overlay, corrupt};
-use protocol::namespace::{Attr, Caller, Commit, DirEntry, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
+use protocol::namespace::{Attr, Caller, Commit, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
 use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
@@ -271,6 +271,10 @@ impl<S: Store> Namespace<S> {
                 let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
             }
+            NamespaceOp::CreateUnnamed { parent, mode, pool, open: _, linkable } => {
+                let new = create::New { kind: FileKind::Regular, mode: *mode, rdev: 0, target: &[], pool: *pool };
+                self.create_unnamed(ctx, *parent, &new, *linkable).map(Reply::Attr)
+            }
             NamespaceOp::Link { gfid, parent, name } => self.link(ctx, *gfid, *parent, name).map(Reply::Attr),
             NamespaceOp::Unlink { parent, name, gives: _ } => self.unlink(ctx, *parent, name),
             NamespaceOp::Rmdir { parent, name } => self.rmdir(ctx, *parent, name),
@@ -446,7 +450,7 @@ impl<S: Store> Namespace<S> {
 
     fn read_link(&self, gfid: Gfid) -> OpResult<Reply> {
         let found = self.existing(gfid)?;
-        if found.inode.kind != protocol::namespace::FileKind::Symlink {
+        if found.inode.kind != FileKind::Symlink {
             return errno(libc::EINVAL);
         }
         Ok(Reply::Bytes(found.inode.target))

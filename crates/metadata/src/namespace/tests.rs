@@ -7,7 +7,7 @@ use crate::store::{EmbeddedStore, MemoryStore, StoreConfig};
 use oracle::Oracle;
 use proptest::prelude::*;
 use protocol::SessionId;
-use protocol::namespace::{FileKind, LINK_MAX, RenameMode, SetAttr, XATTR_BYTES_MAX};
+use protocol::namespace::{FileKind, LINK_MAX, LeaseMode, RenameMode, SetAttr, XATTR_BYTES_MAX};
 use std::collections::BTreeSet;
 
 const POOL: PoolId = PoolId::new(3);
@@ -59,6 +59,7 @@ enum Step {
     Inspect { file: u8, what: u8 },
     SetXattr { file: u8, name: u8, create: Option<bool> },
     RemoveXattr { file: u8, name: u8 },
+    MakeUnnamed { parent: u8, linkable: bool },
     Open { file: u8 },
     Close { file: u8 },
     Commit,
@@ -80,6 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (f(), 0..4u8).prop_map(|(file, what)| Step::Inspect { file, what }),
         1 => (f(), n(), any::<Option<bool>>()).prop_map(|(file, name, create)| Step::SetXattr { file, name, create }),
         1 => (f(), n()).prop_map(|(file, name)| Step::RemoveXattr { file, name }),
+        2 => (f(), any::<bool>()).prop_map(|(parent, linkable)| Step::MakeUnnamed { parent, linkable }),
         2 => f().prop_map(|file| Step::Open { file }),
         2 => f().prop_map(|file| Step::Close { file }),
         1 => Just(Step::Commit),
@@ -165,6 +167,13 @@ impl Pair {
             Step::RemoveXattr { file, name } => {
                 NamespaceOp::RemoveXattr { gfid: self.file(file), name: Self::name(name) }
             }
+            Step::MakeUnnamed { parent, linkable } => NamespaceOp::CreateUnnamed {
+                parent: self.file(parent),
+                mode: 0o600,
+                pool: POOL,
+                open: LeaseMode::Write,
+                linkable,
+            },
             Step::Open { .. } | Step::Close { .. } | Step::Commit | Step::Reopen => return None,
         })
     }
@@ -203,7 +212,8 @@ impl Pair {
         let (now, open) = (at(self.now), self.oracle.open.clone());
         let caller = caller(self.now);
         let got = self.ns().execute(&caller, &|gfid| open.contains(&gfid), op).expect("store works");
-        if let (NamespaceOp::Create { .. }, Reply::Attr(attr)) = (op, &got) {
+        let makes = matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. });
+        if let (true, Reply::Attr(attr)) = (makes, &got) {
             self.files.push(attr.gfid);
         }
         let want = self.oracle.apply(op, now, &got);
@@ -504,4 +514,33 @@ fn what_was_committed_survives_a_kill() {
         let next = made(&mut killed, &create(Gfid::ROOT, b"next", FileKind::Regular)).gfid;
         assert!(!gfids.contains(&next), "a gfid was dealt twice");
     }
+}
+
+#[test]
+fn a_rename_leaves_a_whiteout() {
+    let mut ns = fresh();
+    let dir = made(&mut ns, &create(Gfid::ROOT, b"d", FileKind::Directory)).gfid;
+    let rename = |(parent, name): (Gfid, &[u8]), (new_parent, new_name): (Gfid, &[u8]), mode| {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        NamespaceOp::Rename { parent, name, new_parent, new_name, mode }
+    };
+    let lookup = |parent: Gfid, name: &[u8]| NamespaceOp::Lookup { parent, name: name.to_vec() };
+    let is_whiteout = |attr: Attr| (attr.kind, attr.rdev, attr.mode) == (FileKind::CharDevice, 0, 0);
+    for (name, kind) in [(&b"f"[..], FileKind::Regular), (b"sub", FileKind::Directory), (b"l", FileKind::Symlink)] {
+        let file = made(&mut ns, &create(Gfid::ROOT, name, kind)).gfid;
+        for to in [(Gfid::ROOT, &[name, b"2"].concat()[..]), (dir, name)] {
+            let source = if to.0 == dir { [name, b"2"].concat() } else { name.to_vec() };
+            assert_eq!(run(&mut ns, &rename((Gfid::ROOT, &source), to, RenameMode::Whiteout)), Reply::Done);
+            assert_eq!(made(&mut ns, &lookup(to.0, to.1)).gfid, file);
+            assert!(is_whiteout(made(&mut ns, &lookup(Gfid::ROOT, &source))));
+            assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
+        }
+    }
+    let taken = rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::WhiteoutNoReplace);
+    assert_eq!(run(&mut ns, &taken), Reply::Errno(libc::EEXIST));
+    // Back over its own whiteout.
+    assert_eq!(run(&mut ns, &rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::Whiteout)), Reply::Done);
+    assert!(is_whiteout(made(&mut ns, &lookup(dir, b"f"))));
+    assert_eq!(made(&mut ns, &lookup(Gfid::ROOT, b"f")).kind, FileKind::Regular);
+    assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
 }

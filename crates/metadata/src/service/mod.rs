@@ -231,7 +231,10 @@ impl<S: Store> Service<S> {
         }
         let mut pending = Pending { token, request, deadline, repeated: None, waits_for: Gfid::default() };
         match (&pending.request.op, session.answers.get(&id.1)) {
-            (NamespaceOp::Create { open: Some(_), .. }, Some(Reply::Attr(attr))) => pending.repeated = Some(*attr),
+            (
+                NamespaceOp::Create { open: Some(_), .. } | NamespaceOp::CreateUnnamed { .. },
+                Some(Reply::Attr(attr)),
+            ) => pending.repeated = Some(*attr),
             (_, Some(answer)) => return ControlFlow::Break((token, answer.clone())),
             (op, None) if session.answers.len() >= answers_max && is_kept(op) => {
                 return ControlFlow::Break((token, Reply::Errno(libc::EAGAIN)));
@@ -482,7 +485,8 @@ impl<S: Store> Service<S> {
             Ok(self.namespace.attr(gfid)?.is_some_and(|attr| attr.kind == FileKind::Regular))
         };
         Ok(match &pending.request.op {
-            NamespaceOp::Create { open: Some(mode), .. } => match pending.repeated {
+            NamespaceOp::Create { open: Some(mode), .. }
+            | NamespaceOp::CreateUnnamed { open: mode, .. } => match pending.repeated {
                 Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
                 _ => None,
             },
@@ -558,6 +562,7 @@ fn is_kept(op: &NamespaceOp) -> bool {
         op,
         NamespaceOp::SetAttr { .. }
             | NamespaceOp::Create { .. }
+            | NamespaceOp::CreateUnnamed { .. }
             | NamespaceOp::Link { .. }
             | NamespaceOp::Unlink { .. }
             | NamespaceOp::Rmdir { .. }
@@ -600,6 +605,7 @@ fn is_growing(op: &NamespaceOp) -> bool {
     matches!(
         op,
         NamespaceOp::Create { .. }
+            | NamespaceOp::CreateUnnamed { .. }
             | NamespaceOp::Link { .. }
             | NamespaceOp::Rename { .. }
             | NamespaceOp::SetXattr { .. }

@@ -7,6 +7,7 @@ mod data;
 mod limits;
 mod names;
 mod space;
+mod unnamed;
 
 use super::Bench;
 use super::report::Report;
@@ -28,7 +29,7 @@ const SET_IDS_SECONDS: u64 = 240;
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
 
 fn checks() -> impl Iterator<Item = &'static Check> {
-    data::CHECKS.iter().chain(&names::CHECKS).chain(&space::CHECKS).chain(&limits::CHECKS)
+    data::CHECKS.iter().chain(&names::CHECKS).chain(&space::CHECKS).chain(&limits::CHECKS).chain(&unnamed::CHECKS)
 }
 
 /// Runs one check by name.
