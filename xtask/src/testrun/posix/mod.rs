@@ -24,6 +24,8 @@ const MAPPINGS_SECONDS: u64 = 120;
 const SET_IDS: &str = include_str!("set_ids.py");
 /// Some hundred cases, each with a process of its own.
 const SET_IDS_SECONDS: u64 = 240;
+const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
+const OVERLAY_SECONDS: u64 = 120;
 
 /// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
@@ -59,7 +61,23 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "set_ids") {
         report.case("posix", "set_ids", || set_ids(bench, rig))?;
     }
+    if report_wants(report, "upper_layer_of_overlayfs") {
+        report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
+    }
     Ok(())
+}
+
+/// The mount holds the writable layer of an overlay over a local directory.
+fn overlay(bench: &Bench, rig: &Rig) -> Outcome {
+    let (area, local) = (rig.area(bench, "posix-overlay")?, rig.scratch("overlay")?);
+    let script = rig.scratch("program")?.join("overlay.py");
+    std::fs::write(&script, OVERLAY).doing(|| "cannot write the script")?;
+    let mut command = Command::new("python3");
+    command.arg(script).arg(local.join("lower")).arg(area.join("layer")).arg(local.join("merged"));
+    let done = bench.run(&mut command, OVERLAY_SECONDS);
+    // After a failure or a kill it may still be there.
+    crate::mounts::clear(&local);
+    done.map(drop)
 }
 
 /// Stores through shared mappings of one mount, and what another one then sees: see `mappings.py`.
