@@ -48,6 +48,10 @@ pub struct AdapterOptions {
     entry_ttl: Duration,
     max_request_bytes: u32,
     read_ahead_kib: u32,
+    /// Writes are on disk when they are answered, also those that go by the kernel's pages.
+    sync: bool,
+    /// So are changes of names.
+    dirsync: bool,
 }
 
 impl AdapterOptions {
@@ -58,6 +62,8 @@ impl AdapterOptions {
             entry_ttl: settings.entry_timeout,
             max_request_bytes: settings.max_request_bytes,
             read_ahead_kib: settings.read_ahead_kib,
+            sync: settings.kernel.sync,
+            dirsync: settings.kernel.sync || settings.kernel.dirsync,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Requests about the content of files.
 
 use super::handles::bypasses_pages;
+use super::names::synced;
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
@@ -105,8 +106,13 @@ impl Adapter {
             truncate: flags.0 & libc::O_TRUNC != 0,
             write: writes(flags),
         };
+        let dirsync = self.options.dirsync;
         self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {
             let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
+            if let Err(error) = synced(&fs, dirsync, [parent], caller).await {
+                fs.release(made.0.gfid).await?;
+                return Err(error);
+            }
             if is_mappable(flags) {
                 fs.may_be_mapped(made.0.gfid);
             }
@@ -187,7 +193,11 @@ impl Adapter {
         let append = flags.0 & libc::O_APPEND != 0 && !written_back;
         let paged = written_back || !is_direct(handle, flags);
         // After all other writes the kernel asks for the sync itself.
-        let sync = if bypasses_pages(handle) && !written_back { sync_of(flags) } else { SyncKind::None };
+        let sync = match bypasses_pages(handle) && !written_back {
+            true if self.options.sync => SyncKind::Full,
+            true => sync_of(flags),
+            false => SyncKind::None,
+        };
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (writer, data) = (writer(req), self.fs.copy_of(file, offset, data));

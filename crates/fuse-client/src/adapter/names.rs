@@ -4,13 +4,14 @@ use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::ALIVE;
+use client::ClientError;
 use client::fs::{DirPage, LocalFs};
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
 };
 use protocol::Gfid;
-use protocol::namespace::{FileKind, NAME_BYTES_MAX, SetAttr};
+use protocol::namespace::{Caller, FileKind, NAME_BYTES_MAX, SetAttr};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -34,6 +35,21 @@ pub struct Owner {
     pub uid: Option<u32>,
     /// New group.
     pub gid: Option<u32>,
+}
+
+/// A change of names in these directories was answered. With `dirsync` it is on disk after this.
+pub(super) async fn synced<const DIRS: usize>(
+    fs: &LocalFs,
+    dirsync: bool,
+    dirs: [Gfid; DIRS],
+    caller: Caller,
+) -> Result<(), ClientError> {
+    if dirsync {
+        for dir in dirs {
+            fs.sync_names(dir, caller).await?;
+        }
+    }
+    Ok(())
 }
 
 fn bytes(name: &OsStr) -> Vec<u8> {
@@ -141,43 +157,55 @@ impl Adapter {
     pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
-            fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await
+            let made = fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
     pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
-            fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await
+            let made = fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
     pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::Symlink, parent, reply, move |fs| async move {
-            fs.symlink(parent, name, target, caller).await
+            let made = fs.symlink(parent, name, target, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
     pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::Link, parent, reply, move |fs| async move {
-            fs.link(file, parent, name, caller).await
+            let linked = fs.link(file, parent, name, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| linked)
         });
     }
 
     pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_empty(req, RequestKind::Unlink, parent, reply, move |fs| async move {
-            fs.unlink(parent, name, caller).await
+            fs.unlink(parent, name, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await
         });
     }
 
     pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_empty(req, RequestKind::RmDir, parent, reply, move |fs| async move {
-            fs.rmdir(parent, name, caller).await
+            fs.rmdir(parent, name, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await
         });
     }
 
@@ -191,8 +219,10 @@ impl Adapter {
     ) {
         let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
+        let (dirsync, dirs) = (self.options.dirsync, [from.0, to.0]);
         self.run_empty(req, RequestKind::Rename, from.0, reply, move |fs| async move {
-            fs.rename(from, to, mode, caller).await
+            fs.rename(from, to, mode, caller).await?;
+            synced(&fs, dirsync, dirs, caller).await
         });
     }
 

@@ -11,8 +11,7 @@ use protocol::{Gfid, PoolId};
 type Spot<'a> = (Gfid, &'a [u8]);
 
 /// What hides a name of the layer below an overlay.
-const WHITEOUT: New<'static> =
-    New { kind: FileKind::CharDevice, mode: 0, rdev: 0, target: &[], pool: PoolId::new(0) };
+const WHITEOUT: New<'static> = New { kind: FileKind::CharDevice, mode: 0, rdev: 0, target: &[], pool: PoolId::new(0) };
 
 impl<S: Store> Namespace<S> {
     pub(super) fn rename(

@@ -485,11 +485,12 @@ impl<S: Store> Service<S> {
             Ok(self.namespace.attr(gfid)?.is_some_and(|attr| attr.kind == FileKind::Regular))
         };
         Ok(match &pending.request.op {
-            NamespaceOp::Create { open: Some(mode), .. }
-            | NamespaceOp::CreateUnnamed { open: mode, .. } => match pending.repeated {
-                Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
-                _ => None,
-            },
+            NamespaceOp::Create { open: Some(mode), .. } | NamespaceOp::CreateUnnamed { open: mode, .. } => {
+                match pending.repeated {
+                    Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
+                    _ => None,
+                }
+            }
             NamespaceOp::Open { gfid, lease } if regular(*gfid)? => Some((*gfid, Want::Hold(*lease))),
             NamespaceOp::GetAttr { gfid } => Some((*gfid, Want::Current)),
             NamespaceOp::Lookup { parent, name } if !self.leases.is_empty() => {

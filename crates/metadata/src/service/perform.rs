@@ -48,8 +48,9 @@ impl<S: Store> Service<S> {
             }
             NamespaceOp::Mount => Reply::TryAgain,
             NamespaceOp::Sync => Reply::Done,
-            NamespaceOp::Create { open: Some(mode), .. }
-            | NamespaceOp::CreateUnnamed { open: mode, .. } => self.create_open(now, &request, *mode, repeated)?,
+            NamespaceOp::Create { open: Some(mode), .. } | NamespaceOp::CreateUnnamed { open: mode, .. } => {
+                self.create_open(now, &request, *mode, repeated)?
+            }
             NamespaceOp::Link { gfid, .. } => {
                 let reply = self.change(now, &request)?;
                 if matches!(reply, Reply::Attr(_)) {

@@ -13,7 +13,9 @@ use super::Bench;
 use super::report::Report;
 use super::rig::Rig;
 use crate::error::{Context, Outcome, ensure, fail};
+use crate::process;
 use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
@@ -26,6 +28,8 @@ const SET_IDS: &str = include_str!("set_ids.py");
 const SET_IDS_SECONDS: u64 = 240;
 const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
 const OVERLAY_SECONDS: u64 = 120;
+const OPTIONS: &str = concat!(include_str!("../expect.py"), include_str!("../mount_options.py"));
+const OPTIONS_SECONDS: u64 = 180;
 
 /// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
@@ -64,7 +68,27 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "upper_layer_of_overlayfs") {
         report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
     }
+    if report_wants(report, "options_of_mount") {
+        report.case("posix", "options_of_mount", || mount_options(bench, rig))?;
+    }
     Ok(())
+}
+
+/// mount(8), with its helper, takes the options of fstab as for a local file system. In a mount
+/// namespace of its own, where the helper may be in /sbin.
+fn mount_options(bench: &Bench, rig: &Rig) -> Outcome {
+    let scratch = rig.scratch("options")?;
+    let script = scratch.join("mount_options.py");
+    std::fs::write(&script, OPTIONS).doing(|| "cannot write the script")?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "python3"]).arg(script);
+    command.arg(rig.cluster.layout().monitor.to_string()).arg(&scratch).arg(bench.binaries.join("fuse-client"));
+    let done = bench.run(&mut command, OPTIONS_SECONDS);
+    // After a kill one may be left, in that namespace.
+    for client in process::find("fuse-client", &[&scratch.display().to_string()]) {
+        kill_process(client, Signal::TERM).doing(|| "cannot end a client")?;
+    }
+    done.map(drop)
 }
 
 /// The mount holds the writable layer of an overlay over a local directory.

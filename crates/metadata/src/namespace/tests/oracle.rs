@@ -27,15 +27,14 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn new(root: Attr) -> Self {
-        let node =
-            Node {
-                attr: root,
-                parent: None,
-                children: BTreeMap::new(),
-                xattrs: BTreeMap::new(),
-                target: Vec::new(),
-                linkable: false,
-            };
+        let node = Node {
+            attr: root,
+            parent: None,
+            children: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            target: Vec::new(),
+            linkable: false,
+        };
         let nodes = BTreeMap::from([(root.gfid, node)]);
         Self { nodes, open: BTreeSet::new(), purged: BTreeSet::new(), gone: BTreeMap::new() }
     }
