@@ -19,8 +19,8 @@ use client::fs::{FileSystem, LocalFs};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, RequestId, TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
+    ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use handles::Handles;
 use interrupts::Interrupts;
@@ -247,7 +247,7 @@ macro_rules! refuse {
 
 refuse! {
     ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyLock ReplyLseek ReplyOpen
-    ReplyStatfs ReplyWrite ReplyXattr
+    ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
@@ -293,6 +293,10 @@ impl Filesystem for Adapter {
     fn forget(&self, _req: &Request, _ino: INodeNo, _nlookup: u64) {}
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.do_getattr(req, gfid(ino), reply);
+    }
+
+    fn statx(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyStatx) {
         self.do_getattr(req, gfid(ino), reply);
     }
 

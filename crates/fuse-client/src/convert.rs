@@ -100,7 +100,7 @@ pub fn file_attr(attr: &Attr, allocated: u64) -> FileAttr {
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
-        crtime: UNIX_EPOCH,
+        crtime: attr.btime.map_or(UNIX_EPOCH, system_time),
         kind: file_type(attr.kind),
         perm: (attr.mode & 0o7777) as u16,
         nlink: attr.nlink,
@@ -110,6 +110,11 @@ pub fn file_attr(attr: &Attr, allocated: u64) -> FileAttr {
         blksize: BLOCK_BYTES,
         flags: 0,
     }
+}
+
+/// Is it known when a file with these attributes was made?
+pub fn has_btime(attr: &FileAttr) -> bool {
+    attr.crtime != UNIX_EPOCH
 }
 
 /// The flags of renameat2, where we have them.

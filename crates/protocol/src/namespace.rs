@@ -76,6 +76,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Where a regular file's data lies.
     pub pool: PoolId,
+    /// When it was made; not known of files that an older version made.
+    pub btime: Option<Timestamp>,
 }
 
 /// Who asks, for ownership of what is made, and when by its clock.

@@ -71,6 +71,7 @@ pub use crate::reply::ReplyLseek;
 pub use crate::reply::ReplyOpen;
 pub use crate::reply::ReplyPoll;
 pub use crate::reply::ReplyStatfs;
+pub use crate::reply::ReplyStatx;
 pub use crate::reply::ReplyWrite;
 pub use crate::reply::ReplyXattr;
 pub use crate::request_param::Request;
@@ -433,6 +434,13 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Get file attributes.
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
         warn!("[Not Implemented] getattr(ino: {ino:#x?}, fh: {fh:#x?})");
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Get file attributes with the time of birth: for callers of statx(2) that ask for it. With
+    /// `ENOSYS` the kernel sends `getattr()` instead, from then on.
+    fn statx(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyStatx) {
+        warn!("[Not Implemented] statx(ino: {ino:#x?}, fh: {fh:#x?})");
         reply.error(Errno::ENOSYS);
     }
 

@@ -280,6 +280,7 @@ mod tests {
             mtime: time,
             ctime: time,
             pool: PoolId::new(1),
+            btime: None,
         };
         DirEntry { name: name.as_bytes().to_vec(), attr, written_elsewhere: false }
     }

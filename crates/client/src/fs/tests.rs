@@ -512,6 +512,7 @@ pub(super) fn sparse_attr(size: u64) -> Attr {
         mtime: time,
         ctime: time,
         pool: PoolId::new(1),
+        btime: None,
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
-use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
+use crate::convert::{caller, errno, file_attr, file_type, has_btime, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::ALIVE;
 use client::ClientError;
 use client::fs::{DirPage, LocalFs};
 use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
+    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr, Request, TimeOrNow,
 };
 use protocol::Gfid;
 use protocol::namespace::{Caller, FileKind, NAME_BYTES_MAX, SetAttr};
@@ -35,6 +35,24 @@ pub struct Owner {
     pub uid: Option<u32>,
     /// New group.
     pub gid: Option<u32>,
+}
+
+/// A reply with attributes.
+pub(super) trait TellAttr {
+    /// Answers with them, and how long they may be used.
+    fn tell(self, ttl: &Duration, attr: &FileAttr);
+}
+
+impl TellAttr for ReplyAttr {
+    fn tell(self, ttl: &Duration, attr: &FileAttr) {
+        self.attr(ttl, attr);
+    }
+}
+
+impl TellAttr for ReplyStatx {
+    fn tell(self, ttl: &Duration, attr: &FileAttr) {
+        self.statx(ttl, attr, has_btime(attr));
+    }
 }
 
 /// A change of names in these directories was answered. With `dirsync` it is on disk after this.
@@ -79,14 +97,15 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
+    /// getattr, and statx, which tells of the birth, too.
+    pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: impl Refuse + TellAttr + Send + 'static) {
         let (caller, shape) = (caller(req), self.shape());
         let began = self.times.of(RequestKind::GetAttr).begin();
         if let Some(attr) = self.fs.attr_known(file)
             && let (allocated, false) = self.fs.allocated_known(&attr)
         {
             let _recording = self.history.begin(RequestKind::GetAttr.name(), file.unique());
-            reply.attr(&shape.attr_ttl(), &file_attr(&attr, allocated));
+            reply.tell(&shape.attr_ttl(), &file_attr(&attr, allocated));
             return self.times.of(RequestKind::GetAttr).end(began);
         }
         self.run(
@@ -98,7 +117,7 @@ impl Adapter {
                 let attr = fs.getattr(file, caller).await?;
                 Ok(file_attr(&attr, fs.allocated(&attr).await))
             },
-            move |reply, attr| reply.attr(&shape.attr_ttl(), &attr),
+            move |reply, attr| reply.tell(&shape.attr_ttl(), &attr),
         );
     }
 

@@ -1,4 +1,7 @@
 //! Records of inodes and directory entries. Field order is the format: a change is a new format version.
+//!
+//! What version 4 added stands behind the inode, in variants of its own: records of older versions are
+//! read as they are, and written as they were while nothing more is known of their files.
 
 use protocol::namespace::{Attr, FileKind, Timestamp};
 use protocol::{Gfid, PoolId};
@@ -69,6 +72,9 @@ pub(super) struct Inode {
     pub doubt: Doubt,
     /// Of a symbolic link, else empty.
     pub target: Vec<u8>,
+    /// When it was made, if that is known. In the record it stands beside the inode.
+    #[serde(skip)]
+    pub btime: Option<Timestamp>,
 }
 
 impl Inode {
@@ -86,6 +92,7 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             pool: self.pool,
+            btime: self.btime,
         }
     }
 
@@ -112,12 +119,14 @@ impl Inode {
             xattr_list_bytes: 0,
             doubt: Doubt::Nothing,
             target: Vec::new(),
+            btime: Some(now),
         }
     }
 }
 
 /// Value of a directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredEntry", into = "StoredEntry")]
 pub(super) enum Entry {
     /// The file's only name, with its inode.
     Inode(Gfid, Inode),
@@ -127,11 +136,90 @@ pub(super) enum Entry {
 
 /// Value of a file's own record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredNode", into = "StoredNode")]
 pub(super) enum Node {
     /// The inode.
     Here(Inode),
     /// The inode lies beside the entry with this name in this directory.
     At(Gfid, Vec<u8>),
+}
+
+/// What belongs to an inode since format version 4.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Addition {
+    btime: Timestamp,
+}
+
+/// An [`Entry`] as it is stored.
+#[derive(Serialize, Deserialize)]
+enum StoredEntry {
+    /// Of a file that was made before format version 4.
+    Inode(Gfid, Inode),
+    Apart(Gfid),
+    Whole(Gfid, Inode, Addition),
+}
+
+/// A [`Node`] as it is stored.
+#[derive(Serialize, Deserialize)]
+enum StoredNode {
+    /// Of a file that was made before format version 4.
+    Here(Inode),
+    At(Gfid, Vec<u8>),
+    Whole(Inode, Addition),
+}
+
+impl Inode {
+    fn addition(&self) -> Option<Addition> {
+        self.btime.map(|btime| Addition { btime })
+    }
+
+    fn with(self, Addition { btime }: Addition) -> Self {
+        Self { btime: Some(btime), ..self }
+    }
+}
+
+impl From<StoredEntry> for Entry {
+    fn from(stored: StoredEntry) -> Self {
+        match stored {
+            StoredEntry::Inode(gfid, inode) => Self::Inode(gfid, inode),
+            StoredEntry::Apart(gfid) => Self::Apart(gfid),
+            StoredEntry::Whole(gfid, inode, addition) => Self::Inode(gfid, inode.with(addition)),
+        }
+    }
+}
+
+impl From<Entry> for StoredEntry {
+    fn from(entry: Entry) -> Self {
+        match entry {
+            Entry::Apart(gfid) => Self::Apart(gfid),
+            Entry::Inode(gfid, inode) => match inode.addition() {
+                Some(addition) => Self::Whole(gfid, inode, addition),
+                None => Self::Inode(gfid, inode),
+            },
+        }
+    }
+}
+
+impl From<StoredNode> for Node {
+    fn from(stored: StoredNode) -> Self {
+        match stored {
+            StoredNode::Here(inode) => Self::Here(inode),
+            StoredNode::At(parent, name) => Self::At(parent, name),
+            StoredNode::Whole(inode, addition) => Self::Here(inode.with(addition)),
+        }
+    }
+}
+
+impl From<Node> for StoredNode {
+    fn from(node: Node) -> Self {
+        match node {
+            Node::At(parent, name) => Self::At(parent, name),
+            Node::Here(inode) => match inode.addition() {
+                Some(addition) => Self::Whole(inode, addition),
+                None => Self::Here(inode),
+            },
+        }
+    }
 }
 
 /// Where an inode lies.
@@ -169,6 +257,28 @@ mod tests {
             assert_eq!(postcard::to_stdvec(&doubt).expect("encodes"), [byte]);
         }
         assert_eq!(postcard::to_stdvec(&true).expect("encodes"), [1]);
+    }
+
+    #[test]
+    fn records_of_older_versions_are_read_and_kept() {
+        let (gfid, now) = (Gfid::of_inode(7), Timestamp { secs: 5, nanos: 6 });
+        let young = Inode::directory(Gfid::ROOT, 0o755, now);
+        let old = Inode { btime: None, ..young.clone() };
+        let encode = |variant: u8, fields: &[u8]| [&[variant], fields].concat();
+        let (old_entry, old_node) = (postcard::to_stdvec(&(gfid, &old)), postcard::to_stdvec(&old));
+        let old_entry = encode(0, &old_entry.expect("encodes"));
+        let old_node = encode(0, &old_node.expect("encodes"));
+        assert_eq!(postcard::to_stdvec(&Entry::Inode(gfid, old.clone())).expect("encodes"), old_entry);
+        assert_eq!(postcard::from_bytes::<Entry>(&old_entry).expect("decodes"), Entry::Inode(gfid, old.clone()));
+        assert_eq!(postcard::from_bytes::<Node>(&old_node).expect("decodes"), Node::Here(old));
+        for entry in [Entry::Inode(gfid, young.clone()), Entry::Apart(gfid)] {
+            let stored = postcard::to_stdvec(&entry).expect("encodes");
+            assert_eq!(postcard::from_bytes::<Entry>(&stored).expect("decodes"), entry);
+        }
+        for node in [Node::Here(young), Node::At(gfid, b"name".to_vec())] {
+            let stored = postcard::to_stdvec(&node).expect("encodes");
+            assert_eq!(postcard::from_bytes::<Node>(&stored).expect("decodes"), node);
+        }
     }
 
     #[test]

@@ -55,11 +55,13 @@ use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
 const FORMAT_VERSION_2: u32 = 2;
+/// Since then inodes, and the answers that are kept, tell when files were made.
+const FORMAT_VERSION_3: u32 = 3;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
 const INODES_RESERVED: u64 = 1 << 17;
 /// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
@@ -148,7 +150,11 @@ impl<S: Store> Namespace<S> {
             None => Self::format(&mut overlay, now)?,
             Some(raw) => match postcard::from_bytes::<u32>(&raw) {
                 Ok(FORMAT_VERSION) => {}
-                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => Self::note_tokens(&mut overlay)?,
+                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => {
+                    Self::note_tokens(&mut overlay)?;
+                    Self::forget_old_answers(&mut overlay)?;
+                }
+                Ok(FORMAT_VERSION_3) => Self::forget_old_answers(&mut overlay)?,
                 Ok(other) => {
                     return Err(StoreError::Format { found: other.to_string(), expected: FORMAT_VERSION });
                 }

@@ -34,6 +34,7 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         mtime: time,
         ctime: time,
         pool: PoolId::new(1),
+        btime: None,
     }
 }
 

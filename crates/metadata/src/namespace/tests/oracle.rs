@@ -168,6 +168,7 @@ impl Oracle {
                     mtime: now,
                     ctime: now,
                     pool: *pool,
+                    btime: Some(now),
                 };
                 let (children, xattrs, target) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
                 let node = Node { attr, parent: None, children, xattrs, target, linkable: *linkable };
@@ -274,6 +275,7 @@ impl Oracle {
             mtime: now,
             ctime: now,
             pool: if *kind == FileKind::Regular { *pool } else { Default::default() },
+            btime: Some(now),
         };
         let node = Node {
             attr,
