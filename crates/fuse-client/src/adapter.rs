@@ -6,6 +6,7 @@
 
 mod callers;
 mod content;
+mod flags;
 mod handles;
 mod interrupts;
 mod locks;
@@ -18,9 +19,9 @@ use client::ClientError;
 use client::fs::{FileSystem, LocalFs};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
-    ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use handles::Handles;
 use interrupts::Interrupts;
@@ -246,7 +247,7 @@ macro_rules! refuse {
 }
 
 refuse! {
-    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyLock ReplyLseek ReplyOpen
+    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyIoctl ReplyLock ReplyLseek ReplyOpen
     ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
@@ -567,6 +568,20 @@ impl Filesystem for Adapter {
         let wanted = locks::KernelLock { start, last: end, kind: typ, pid, is_flock: flock };
         self.handles.locks(gfid(ino), fh, protocol::lock::LockOwner(lock_owner.0));
         self.do_setlk(req, gfid(ino), lock_owner, &wanted, sleep, reply);
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.do_ioctl(req, gfid(ino), cmd, in_data, reply);
     }
 
     fn fallocate(

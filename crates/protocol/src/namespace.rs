@@ -78,6 +78,29 @@ pub struct Attr {
     pub pool: PoolId,
     /// When it was made; not known of files that an older version made.
     pub btime: Option<Timestamp>,
+    /// What nobody may do to it.
+    pub flags: FileFlags,
+}
+
+/// What nobody may do to a file or directory until root takes the flag away (chattr(1)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FileFlags {
+    /// Nothing changes: neither content, names, nor attributes.
+    pub immutable: bool,
+    /// Content, or names in a directory, may be added, and nothing else.
+    pub append_only: bool,
+}
+
+impl FileFlags {
+    /// May the inode's owner and mode change, and its names go?
+    pub const fn is_empty(self) -> bool {
+        !self.immutable && !self.append_only
+    }
+
+    /// May a file be opened so?
+    pub const fn may_open(self, write: bool, append: bool) -> bool {
+        !write || (!self.immutable && (append || !self.append_only))
+    }
 }
 
 /// Who asks, for ownership of what is made, and when by its clock.
@@ -338,6 +361,13 @@ pub enum NamespaceOp {
         owner: LockOwner,
         /// What.
         op: LockOp,
+    },
+    /// Sets the flags of a file or directory: by user 0 only. Answer: `Attr`; EPERM.
+    SetFlags {
+        /// Which.
+        gfid: Gfid,
+        /// The new flags.
+        flags: FileFlags,
     },
     /// Value of an extended attribute. Answer: `Bytes`; ENODATA.
     GetXattr {

@@ -310,7 +310,7 @@ impl Inner {
             NamespaceOp::Lookup { parent, name } => Topic::Lookup(place(parent, name)),
             NamespaceOp::GetAttr { .. } | NamespaceOp::Open { .. } | NamespaceOp::CreateUnnamed { .. } => Topic::File,
             NamespaceOp::Parent { gfid } => Topic::Parent(*gfid),
-            NamespaceOp::SetAttr { gfid, .. } => {
+            NamespaceOp::SetAttr { gfid, .. } | NamespaceOp::SetFlags { gfid, .. } => {
                 self.change_file(&mut changes, *gfid);
                 Topic::File
             }

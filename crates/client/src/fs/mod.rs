@@ -46,7 +46,7 @@ mod usage;
 
 pub use crate::objecter::Sought;
 pub use backend::{Backend, Cluster, Result};
-pub use data::{AllocateMode, WriteMode, WrittenBy};
+pub use data::{AllocateMode, OpenMode, WriteMode, WrittenBy};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
 pub use inode::SyncKind;
@@ -213,7 +213,9 @@ impl Shared {
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
         let keep = if self.options.flush_behind { Keep::All } else { Keep::Times };
-        inode.with(|state| state.keep_change(set, (&mut attr, asked), now, keep)).then_some(attr)
+        inode
+            .with(|state| state.set_ids().flags().is_empty() && state.keep_change(set, (&mut attr, asked), now, keep))
+            .then_some(attr)
     }
 
     /// Is there nothing that the close of a handle has to wait for, or to say?

@@ -4,17 +4,17 @@
 //! ([`super::inode::InodeState::keep_change`]); this side adds what only this mount knows of sizes, times and such changes. Names are
 //! checked by the kernel (and again by the service), not here.
 
-use super::Writer;
 use super::creating::Creation;
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
 use super::inode::FlushKind;
 use super::lease::unexpected;
 use super::{Backend, LocalFs, Result};
+use super::{OpenMode, Writer};
 use crate::error::ClientError;
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, Caller, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY, SYMLINK_BYTES_MAX, SetAttr,
-    XATTR_BYTES_MAX,
+    Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY,
+    SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
 };
 
 const ENAMETOOLONG: i32 = 36;
@@ -30,6 +30,8 @@ pub struct CreateMode {
     pub truncate: bool,
     /// It will be written.
     pub write: bool,
+    /// At its end only (O_APPEND).
+    pub append: bool,
 }
 
 /// Size of the file system.
@@ -199,7 +201,8 @@ impl<B: Backend> LocalFs<B> {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => return posix(ESTALE),
             Err(error) => return Err(error),
         };
-        let cached = self.open(attr.gfid, mode.write, caller).await?;
+        let how = OpenMode { write: mode.write, append: mode.append };
+        let cached = self.open(attr.gfid, how, caller).await?;
         if mode.truncate {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             match self.setattr(attr.gfid, set, caller).await {
@@ -304,6 +307,18 @@ impl<B: Backend> LocalFs<B> {
     ) -> Result<()> {
         let op = NamespaceOp::Rename { parent: from.0, name: from.1, new_parent: to.0, new_name: to.1, mode };
         self.ask_done(op, caller).await
+    }
+
+    /// Sets the flags of a file or directory, as chattr does.
+    ///
+    /// # Errors
+    /// EPERM if the caller is not user 0.
+    pub async fn set_flags(&self, gfid: Gfid, flags: FileFlags, caller: Caller) -> Result<Attr> {
+        let attr = self.ask_attr("setflags", NamespaceOp::SetFlags { gfid, flags }, caller).await?;
+        if let Some(inode) = self.shared.table.get(gfid) {
+            inode.with(|state| state.learned(&attr));
+        }
+        Ok(attr)
     }
 
     /// getxattr.

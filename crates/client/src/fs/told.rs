@@ -78,9 +78,9 @@ impl Told {
                 let kind = if rest == SetAttr::default() { ChangeKind::Attributes } else { ChangeKind::Rest };
                 Some((*gfid, kind))
             }
-            NamespaceOp::SetXattr { gfid, .. } | NamespaceOp::RemoveXattr { gfid, .. } => {
-                Some((*gfid, ChangeKind::Rest))
-            }
+            NamespaceOp::SetXattr { gfid, .. }
+            | NamespaceOp::RemoveXattr { gfid, .. }
+            | NamespaceOp::SetFlags { gfid, .. } => Some((*gfid, ChangeKind::Rest)),
             NamespaceOp::Open { gfid, .. } => Some((*gfid, ChangeKind::Adopted)),
             _ => None,
         };

@@ -6,7 +6,7 @@ use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
 use client::ClientError;
-use client::fs::{CreateMode, LocalFs, Sought, SyncKind, WriteMode, WrittenBy};
+use client::fs::{CreateMode, LocalFs, OpenMode, Sought, SyncKind, WriteMode, WrittenBy};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -81,7 +81,8 @@ impl Adapter {
             (file, 0),
             reply,
             move |fs| async move {
-                let cached = fs.open(file, writes(flags), caller).await?;
+                let mode = OpenMode { write: writes(flags), append: flags.0 & libc::O_APPEND != 0 };
+                let cached = fs.open(file, mode, caller).await?;
                 if is_mappable(flags) {
                     fs.may_be_mapped(file);
                 }
@@ -105,6 +106,7 @@ impl Adapter {
             exclusive: flags.0 & libc::O_EXCL != 0,
             truncate: flags.0 & libc::O_TRUNC != 0,
             write: writes(flags),
+            append: flags.0 & libc::O_APPEND != 0,
         };
         let dirsync = self.options.dirsync;
         self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {

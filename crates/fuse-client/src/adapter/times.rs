@@ -43,6 +43,7 @@ kinds! {
     GetAttr = "getattr",
     GetLock = "getlk",
     GetXattr = "getxattr",
+    Ioctl = "ioctl",
     Link = "link",
     ListXattr = "listxattr",
     Lookup = "lookup",

@@ -1,7 +1,7 @@
 //! Making files and further names.
 
 use super::inode::{Entry, Found, Inode, Node, Place};
-use super::{Context, Namespace, OpResult, check_name, errno, keys};
+use super::{Context, Namespace, OpResult, check_name, errno, keys, permitted};
 use crate::store::Store;
 use protocol::namespace::{Attr, FileKind, LINK_MAX, SYMLINK_BYTES_MAX};
 use protocol::{Gfid, PoolId};
@@ -26,6 +26,7 @@ impl<S: Store> Namespace<S> {
         if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
             return errno(libc::EEXIST);
         }
+        dir.takes_names()?;
         let inode = new_inode(ctx, &dir, new)?;
         let gfid = self.new_gfid()?;
         let (attr, is_dir) = (inode.attr(gfid), inode.is_dir());
@@ -45,6 +46,7 @@ impl<S: Store> Namespace<S> {
         linkable: bool,
     ) -> OpResult<Attr> {
         let dir = self.directory(parent)?;
+        dir.takes_names()?;
         let mut inode = new_inode(ctx, &dir, new)?;
         inode.nlink = 0;
         if linkable {
@@ -67,6 +69,8 @@ impl<S: Store> Namespace<S> {
         if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
             return errno(libc::EEXIST);
         }
+        dir.takes_names()?;
+        permitted(found.inode.flags.is_empty())?;
         if found.inode.nlink == 0 && found.inode.parent == Gfid::default() {
             return errno(libc::ENOENT);
         }

@@ -3,7 +3,7 @@
 //! What version 4 added stands behind the inode, in variants of its own: records of older versions are
 //! read as they are, and written as they were while nothing more is known of their files.
 
-use protocol::namespace::{Attr, FileKind, Timestamp};
+use protocol::namespace::{Attr, FileFlags, FileKind, Timestamp};
 use protocol::{Gfid, PoolId};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,9 @@ pub(super) struct Inode {
     /// When it was made, if that is known. In the record it stands beside the inode.
     #[serde(skip)]
     pub btime: Option<Timestamp>,
+    /// What nobody may do to it. In the record it stands beside the inode.
+    #[serde(skip)]
+    pub flags: FileFlags,
 }
 
 impl Inode {
@@ -93,6 +96,7 @@ impl Inode {
             ctime: self.ctime,
             pool: self.pool,
             btime: self.btime,
+            flags: self.flags,
         }
     }
 
@@ -120,6 +124,7 @@ impl Inode {
             doubt: Doubt::Nothing,
             target: Vec::new(),
             btime: Some(now),
+            flags: FileFlags::default(),
         }
     }
 }
@@ -147,7 +152,8 @@ pub(super) enum Node {
 /// What belongs to an inode since format version 4.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Addition {
-    btime: Timestamp,
+    btime: Option<Timestamp>,
+    flags: FileFlags,
 }
 
 /// An [`Entry`] as it is stored.
@@ -170,11 +176,12 @@ enum StoredNode {
 
 impl Inode {
     fn addition(&self) -> Option<Addition> {
-        self.btime.map(|btime| Addition { btime })
+        let addition = Addition { btime: self.btime, flags: self.flags };
+        (addition.btime.is_some() || !addition.flags.is_empty()).then_some(addition)
     }
 
-    fn with(self, Addition { btime }: Addition) -> Self {
-        Self { btime: Some(btime), ..self }
+    fn with(self, Addition { btime, flags }: Addition) -> Self {
+        Self { btime, flags, ..self }
     }
 }
 
@@ -275,7 +282,12 @@ mod tests {
             let stored = postcard::to_stdvec(&entry).expect("encodes");
             assert_eq!(postcard::from_bytes::<Entry>(&stored).expect("decodes"), entry);
         }
-        for node in [Node::Here(young), Node::At(gfid, b"name".to_vec())] {
+        let flags = FileFlags { immutable: true, append_only: false };
+        for node in [
+            Node::Here(Inode { flags, btime: None, ..young.clone() }),
+            Node::Here(young),
+            Node::At(gfid, b"name".to_vec()),
+        ] {
             let stored = postcard::to_stdvec(&node).expect("encodes");
             assert_eq!(postcard::from_bytes::<Node>(&stored).expect("decodes"), node);
         }

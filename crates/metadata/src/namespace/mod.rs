@@ -98,6 +98,11 @@ fn errno<T>(number: i32) -> OpResult<T> {
     Err(OpError::Errno(number))
 }
 
+/// EPERM, unless it is so.
+fn permitted(it_is: bool) -> OpResult<()> {
+    if it_is { Ok(()) } else { errno(libc::EPERM) }
+}
+
 /// Who asks, and what else an operation needs to know.
 #[derive(Clone, Copy)]
 struct Context<'a> {
@@ -290,6 +295,7 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::ReadLink { gfid } => self.read_link(*gfid),
             NamespaceOp::ReadDir { gfid, after, limit } => self.read_dir(*gfid, after, *limit),
             NamespaceOp::Parent { gfid } => self.parent(*gfid),
+            NamespaceOp::SetFlags { gfid, flags } => self.set_flags(ctx, *gfid, *flags).map(Reply::Attr),
             NamespaceOp::GetXattr { gfid, name } => self.get_xattr(*gfid, name),
             NamespaceOp::SetXattr { gfid, name, value, create } => self.set_xattr(ctx, *gfid, name, value, *create),
             NamespaceOp::ListXattr { gfid } => self.list_xattr(*gfid),
@@ -541,6 +547,16 @@ impl<S: Store> Namespace<S> {
 }
 
 impl Found {
+    /// May a directory get a name?
+    fn takes_names(&self) -> OpResult<()> {
+        permitted(!self.inode.flags.immutable)
+    }
+
+    /// May this name of a directory go, or stand for something else?
+    fn gives(&self, child: &Self) -> OpResult<()> {
+        permitted(self.inode.flags.is_empty() && child.inode.flags.is_empty())
+    }
+
     fn attr(&self) -> Attr {
         self.inode.attr(self.gfid)
     }

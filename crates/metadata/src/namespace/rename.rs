@@ -35,6 +35,11 @@ impl<S: Store> Namespace<S> {
         if target.as_ref().is_some_and(|target| target.gfid == source.gfid) {
             return Ok(Reply::Done); // the same file under both names: POSIX leaves both
         }
+        from_dir.gives(&source)?;
+        match &target {
+            Some(target) => to_dir.gives(target)?,
+            None => to_dir.takes_names()?,
+        }
         if from.0 != to.0 && source.inode.is_dir() && self.is_within(to.0, source.gfid)? {
             return errno(libc::EINVAL);
         }

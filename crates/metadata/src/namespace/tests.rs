@@ -7,7 +7,7 @@ use crate::store::{EmbeddedStore, MemoryStore, StoreConfig};
 use oracle::Oracle;
 use proptest::prelude::*;
 use protocol::SessionId;
-use protocol::namespace::{FileKind, LINK_MAX, LeaseMode, RenameMode, SetAttr, XATTR_BYTES_MAX};
+use protocol::namespace::{FileFlags, FileKind, LINK_MAX, LeaseMode, RenameMode, SetAttr, XATTR_BYTES_MAX};
 use std::collections::BTreeSet;
 
 const POOL: PoolId = PoolId::new(3);
@@ -543,5 +543,65 @@ fn a_rename_leaves_a_whiteout() {
     assert_eq!(run(&mut ns, &rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::Whiteout)), Reply::Done);
     assert!(is_whiteout(made(&mut ns, &lookup(dir, b"f"))));
     assert_eq!(made(&mut ns, &lookup(Gfid::ROOT, b"f")).kind, FileKind::Regular);
+    assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
+}
+
+#[test]
+fn flags_hold_on_every_path() {
+    let mut ns = fresh();
+    let root = Gfid::ROOT;
+    let eperm = Reply::Errno(libc::EPERM);
+    let by = |ns: &mut Namespace<MemoryStore>, uid: u32, op: &NamespaceOp| {
+        ns.execute(&Caller { uid, ..caller(1) }, &|_| false, op).expect("store works")
+    };
+    let rename = |(parent, name): (Gfid, &[u8]), (new_parent, new_name): (Gfid, &[u8]), mode| {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        NamespaceOp::Rename { parent, name, new_parent, new_name, mode }
+    };
+    let unlink = |name: &[u8]| NamespaceOp::Unlink { parent: root, name: name.to_vec(), gives: None };
+    let file = made(&mut ns, &create(root, b"f", FileKind::Regular)).gfid;
+    made(&mut ns, &create(root, b"other", FileKind::Regular));
+    let dir = made(&mut ns, &create(root, b"d", FileKind::Directory)).gfid;
+    made(&mut ns, &create(dir, b"in", FileKind::Regular));
+    let set = |gfid, set: SetAttr| NamespaceOp::SetAttr { gfid, set, sync: false };
+    let touch = |time| SetAttr { mtime: Some(at(time)), atime: Some(at(time)), ..SetAttr::default() };
+    let told = SetAttr { size: Some(9), mtime: Some(at(7)), ctime: Some(at(7)), ..SetAttr::default() };
+    for append_only in [false, true] {
+        let flags = FileFlags { immutable: !append_only, append_only };
+        for gfid in [file, dir] {
+            let flag = NamespaceOp::SetFlags { gfid, flags };
+            assert_eq!(by(&mut ns, 7, &flag), eperm, "root only");
+            assert!(matches!(by(&mut ns, 0, &flag), Reply::Attr(attr) if attr.flags == flags));
+        }
+        let user = |name: &[u8]| NamespaceOp::SetXattr { gfid: file, name: name.to_vec(), value: vec![], create: None };
+        for op in [
+            unlink(b"f"),
+            NamespaceOp::Link { gfid: file, parent: root, name: b"g".to_vec() },
+            rename((root, b"f"), (root, b"g"), RenameMode::Replace),
+            rename((root, b"other"), (root, b"f"), RenameMode::Replace),
+            rename((root, b"other"), (root, b"f"), RenameMode::Exchange),
+            rename((dir, b"in"), (root, b"g"), RenameMode::Replace),
+            rename((root, b"d"), (root, b"e"), RenameMode::Whiteout),
+            NamespaceOp::Unlink { parent: dir, name: b"in".to_vec(), gives: None },
+            NamespaceOp::Rmdir { parent: root, name: b"d".to_vec() },
+            set(file, SetAttr { mode: Some(0o600), ..SetAttr::default() }),
+            set(file, SetAttr { uid: Some(5), ..SetAttr::default() }),
+            set(file, SetAttr { size: Some(if append_only { 8 } else { 0 }), ..SetAttr::default() }),
+            set(dir, touch(3)),
+            user(b"user.a"),
+            NamespaceOp::RemoveXattr { gfid: file, name: b"user.a".to_vec() },
+        ] {
+            assert_eq!(by(&mut ns, 0, &op), eperm, "{op:?} of {flags:?}");
+        }
+        let may_add = |reply: Reply| if append_only { matches!(reply, Reply::Attr(_)) } else { reply == eperm };
+        assert!(may_add(by(&mut ns, 0, &create(dir, b"new", FileKind::Regular))));
+        assert!(may_add(by(&mut ns, 0, &set(file, touch(1)))), "touch");
+        assert!(matches!(by(&mut ns, 0, &set(file, told)), Reply::Attr(_)), "what a writer was permitted before");
+    }
+    for gfid in [file, dir] {
+        let flag = NamespaceOp::SetFlags { gfid, flags: FileFlags::default() };
+        assert!(matches!(by(&mut ns, 0, &flag), Reply::Attr(_)));
+    }
+    assert_eq!(by(&mut ns, 0, &unlink(b"f")), Reply::Done);
     assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
 }

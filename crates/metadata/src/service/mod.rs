@@ -423,6 +423,15 @@ impl<S: Store> Service<S> {
 
     /// Carries a request out, or parks it until the leases allow it; `granted` is the file for which they do.
     fn attempt(&mut self, now: Duration, pending: Pending, granted: Option<Gfid>) -> Result<(), StoreError> {
+        if let NamespaceOp::Open { gfid, lease: LeaseMode::Write } = pending.request.op
+            && self.namespace.attr(gfid)?.is_some_and(|attr| attr.flags.immutable)
+        {
+            if let Some(granted) = granted {
+                self.leases.returned(now, granted, pending.request.session, None);
+            }
+            self.reply(pending.token, Reply::Errno(libc::EPERM));
+            return Ok(());
+        }
         if let Some((gfid, want)) = self.need(&pending)?
             && granted != Some(gfid)
         {
@@ -498,6 +507,8 @@ impl<S: Store> Service<S> {
                 gfid.filter(|gfid| self.leases.held(*gfid, session).is_none()).map(|gfid| (gfid, Want::Current))
             }
             NamespaceOp::SetAttr { gfid, set: SetAttr { size: Some(_), .. }, .. } => Some((*gfid, Want::Alone)),
+            // Whoever goes on afterwards has to ask, and learns of the flags.
+            NamespaceOp::SetFlags { gfid, .. } => Some((*gfid, Want::Alone)),
             // A writer may know of a change that the service was not told yet, and that came before this one.
             NamespaceOp::SetAttr { gfid, .. } => Some((*gfid, Want::Current)),
             // Holders of leases remember that a file has none, so as not to ask before every write.
@@ -562,6 +573,7 @@ fn is_kept(op: &NamespaceOp) -> bool {
     matches!(
         op,
         NamespaceOp::SetAttr { .. }
+            | NamespaceOp::SetFlags { .. }
             | NamespaceOp::Create { .. }
             | NamespaceOp::CreateUnnamed { .. }
             | NamespaceOp::Link { .. }

@@ -28,6 +28,8 @@ const SET_IDS: &str = include_str!("set_ids.py");
 const SET_IDS_SECONDS: u64 = 240;
 const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
 const OVERLAY_SECONDS: u64 = 120;
+const CHATTR: &str = concat!(include_str!("../expect.py"), include_str!("../chattr.py"));
+const CHATTR_SECONDS: u64 = 60;
 const OPTIONS: &str = concat!(include_str!("../expect.py"), include_str!("../mount_options.py"));
 const OPTIONS_SECONDS: u64 = 180;
 
@@ -68,10 +70,27 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "upper_layer_of_overlayfs") {
         report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
     }
+    if report_wants(report, "flags_of_chattr") {
+        report.case("posix", "flags_of_chattr", || chattr(bench, rig))?;
+    }
     if report_wants(report, "options_of_mount") {
         report.case("posix", "options_of_mount", || mount_options(bench, rig))?;
     }
     Ok(())
+}
+
+/// What chattr(1) forbids is refused as on the local file system of the build directory.
+fn chattr(bench: &Bench, rig: &Rig) -> Outcome {
+    let area = rig.area(bench, "posix-chattr")?;
+    let local = rig.scratch("chattr")?;
+    let script = rig.scratch("program")?.join("chattr.py");
+    std::fs::write(&script, CHATTR).doing(|| "cannot write the script")?;
+    let done = bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), CHATTR_SECONDS);
+    // After a failure flags may be left, that nobody could remove.
+    for dir in [&area, &local] {
+        bench.run(Command::new("chattr").arg("-R").arg("-f").arg("-ia").arg(dir), CHATTR_SECONDS)?;
+    }
+    done.map(drop)
 }
 
 /// mount(8), with its helper, takes the options of fstab as for a local file system. In a mount

@@ -20,6 +20,7 @@ fn attr(size: u64) -> Attr {
         ctime: time(1),
         pool: PoolId::new(1),
         btime: None,
+        flags: protocol::namespace::FileFlags::default(),
     }
 }
 

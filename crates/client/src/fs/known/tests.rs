@@ -35,6 +35,7 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         ctime: time,
         pool: PoolId::new(1),
         btime: None,
+        flags: protocol::namespace::FileFlags::default(),
     }
 }
 

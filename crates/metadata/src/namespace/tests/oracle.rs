@@ -169,6 +169,7 @@ impl Oracle {
                     ctime: now,
                     pool: *pool,
                     btime: Some(now),
+                    flags: Default::default(),
                 };
                 let (children, xattrs, target) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
                 let node = Node { attr, parent: None, children, xattrs, target, linkable: *linkable };
@@ -276,6 +277,7 @@ impl Oracle {
             ctime: now,
             pool: if *kind == FileKind::Regular { *pool } else { Default::default() },
             btime: Some(now),
+            flags: Default::default(),
         };
         let node = Node {
             attr,
