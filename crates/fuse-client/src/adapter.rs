@@ -6,6 +6,7 @@
 
 mod callers;
 mod content;
+mod flags;
 mod handles;
 mod interrupts;
 mod locks;
@@ -18,9 +19,9 @@ use client::ClientError;
 use client::fs::{FileSystem, LocalFs};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, RequestId, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use handles::{Handles, open_id};
 use interrupts::Interrupts;
@@ -48,6 +49,10 @@ pub struct AdapterOptions {
     entry_ttl: Duration,
     max_request_bytes: u32,
     read_ahead_kib: u32,
+    /// Writes are on disk when they are answered, also those that go by the kernel's pages.
+    sync: bool,
+    /// So are changes of names.
+    dirsync: bool,
 }
 
 impl AdapterOptions {
@@ -58,6 +63,8 @@ impl AdapterOptions {
             entry_ttl: settings.entry_timeout,
             max_request_bytes: settings.max_request_bytes,
             read_ahead_kib: settings.read_ahead_kib,
+            sync: settings.kernel.sync,
+            dirsync: settings.kernel.sync || settings.kernel.dirsync,
         }
     }
 }
@@ -240,8 +247,8 @@ macro_rules! refuse {
 }
 
 refuse! {
-    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyLock ReplyLseek ReplyOpen
-    ReplyStatfs ReplyWrite ReplyXattr
+    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyIoctl ReplyLock ReplyLseek ReplyOpen
+    ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
@@ -287,6 +294,10 @@ impl Filesystem for Adapter {
     fn forget(&self, _req: &Request, _ino: INodeNo, _nlookup: u64) {}
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.do_getattr(req, gfid(ino), reply);
+    }
+
+    fn statx(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyStatx) {
         self.do_getattr(req, gfid(ino), reply);
     }
 
@@ -519,6 +530,10 @@ impl Filesystem for Adapter {
         self.do_create(req, gfid(parent), name, mode, OpenFlags(flags), reply);
     }
 
+    fn tmpfile(&self, req: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        self.do_tmpfile(req, gfid(parent), mode, OpenFlags(flags), reply);
+    }
+
     fn interrupt(&self, _req: &Request, unique: RequestId) {
         self.interrupts.interrupt(unique.into());
     }
@@ -556,6 +571,20 @@ impl Filesystem for Adapter {
         let wanted = locks::KernelLock { start, last: end, kind: typ, pid, is_flock: flock };
         self.handles.locks(gfid(ino), fh, protocol::lock::LockOwner(lock_owner.0));
         self.do_setlk(req, gfid(ino), lock_owner, &wanted, sleep, reply);
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.do_ioctl(req, gfid(ino), cmd, in_data, reply);
     }
 
     fn fallocate(

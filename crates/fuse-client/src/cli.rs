@@ -1,7 +1,7 @@
 //! The command line, in its own form and in that of a mount(8) helper.
 
 use crate::error::MountError;
-use crate::options::MountSettings;
+use crate::options::{AtimeMode, MountSettings};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
@@ -17,6 +17,8 @@ pub const HELPER: &str = "mount.fuse.trefoil";
 pub enum Action {
     /// Mount, in the foreground or not.
     Mount(Box<MountSettings>),
+    /// Change the flags of a mount: only those of the kernel.
+    Remount(Box<MountSettings>),
     /// Unmount.
     Unmount {
         /// Where.
@@ -149,8 +151,8 @@ struct MountArgs {
     /// Log every operation (slow)
     #[arg(long)]
     trace: bool,
-    /// Options as in fstab: ro, nodev, nosuid, noexec, noatime, sync, dirsync, [no]allow_other (root's default:
-    /// allow_other), and every flag above with `_` for `-`, such as read_policy=fastest
+    /// Options as in fstab: ro, nodev, nosuid, noexec, nosymfollow, noatime, nodiratime, strictatime, lazytime, sync,
+    /// dirsync, [no]allow_other (root's default: allow_other), and every flag above with `_` for `-`, such as read_policy=fastest
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 }
@@ -231,7 +233,7 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
 fn parse_helper(args: &[OsString]) -> Result<Action, String> {
     let mut places: Vec<&OsString> = Vec::new();
     let mut lists: Vec<String> = Vec::new();
-    let mut fake = false;
+    let (mut fake, mut sloppy) = (false, false);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -247,6 +249,7 @@ fn parse_helper(args: &[OsString]) -> Result<Action, String> {
                     return Err(format!("unknown flag -{unknown}: this is the helper of `mount -t fuse.trefoil`"));
                 }
                 fake |= flags.contains('f');
+                sloppy |= flags.contains('s');
                 if flags.contains('r') {
                     lists.push("ro".to_owned());
                 }
@@ -257,17 +260,42 @@ fn parse_helper(args: &[OsString]) -> Result<Action, String> {
     let [address, dir] = places[..] else {
         return Err(format!("usage: {HELPER} ADDRESS DIR [-sfnv] [-o OPTIONS]"));
     };
-    let address = address.to_str().ok_or("the address must be UTF-8")?;
-    let mut settings = MountSettings::new(address.to_owned(), PathBuf::from(dir));
-    for list in &lists {
-        settings.apply(list)?;
-    }
-    settings.daemon = true;
-    settings.log_file = settings.log_file.or_else(|| std::env::var_os("TREFOIL_FUSE_LOG_FILE").map(PathBuf::from));
     if fake {
         return Err("-f only pretends to mount, which mount(8) does without its helper".to_owned());
     }
+    let address = address.to_str().ok_or("the address must be UTF-8")?;
+    let mut settings = MountSettings::new(address.to_owned(), PathBuf::from(dir));
+    settings.daemon = true;
+    let options = || lists.iter().flat_map(|list| list.split(','));
+    let is_remount = options().any(|option| option == "remount");
+    for option in options().filter(|option| !(is_remount && is_left_by_a_remount(option))) {
+        match settings.apply(option) {
+            Err(message) if sloppy => eprintln!("fuse-client: passed over: {message}"),
+            applied => applied?,
+        }
+    }
+    if is_remount {
+        say_what_stays(&settings);
+        return Ok(Action::Remount(Box::new(settings)));
+    }
+    let log_file = || std::env::var_os("TREFOIL_FUSE_LOG_FILE").map(PathBuf::from);
+    settings.log_file = settings.log_file.or_else(log_file);
     Ok(Action::Mount(Box::new(settings)))
+}
+
+/// What mount(8) hands on beside the flags when it remounts: it has them from /proc/self/mountinfo.
+fn is_left_by_a_remount(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or_default();
+    matches!(name, "remount" | "user_id" | "group_id" | "max_read" | "allow_other")
+}
+
+/// Options of the client, from fstab or not, are those of its start.
+fn say_what_stays(settings: &MountSettings) {
+    let plain = MountSettings::new(settings.address.clone(), settings.dir.clone());
+    let now = MountSettings { daemon: false, kernel: plain.kernel, ..settings.clone() };
+    if now != plain {
+        eprintln!("fuse-client: options of the client stay as they were mounted; unmount and mount to change them");
+    }
 }
 
 /// The arguments with which the background process is started.
@@ -281,7 +309,12 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
         (kernel.noexec, "noexec"),
         (kernel.sync, "sync"),
         (kernel.dirsync, "dirsync"),
-        (kernel.noatime, "noatime"),
+        (kernel.atime == AtimeMode::Relative, "relatime"),
+        (kernel.atime == AtimeMode::Never, "noatime"),
+        (kernel.atime == AtimeMode::Strict, "strictatime"),
+        (kernel.nodiratime, "nodiratime"),
+        (kernel.lazytime, "lazytime"),
+        (kernel.nosymfollow, "nosymfollow"),
         (kernel.allow_other == Some(true), "allow_other"),
         (kernel.allow_other == Some(false), "noallow_other"),
         (settings.trace, "trace"),
@@ -371,6 +404,25 @@ mod tests {
     }
 
     #[test]
+    fn the_helper_remounts() {
+        let list = "ro,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other,max_read=1048576";
+        let args = ["mount.fuse.trefoil", "h:1", "/mnt", "-o", list];
+        let Ok(Action::Remount(settings)) = parse(args.map(OsString::from)) else { panic!("no remount") };
+        assert!(settings.kernel.read_only && settings.kernel.atime == AtimeMode::Relative);
+        let list = "rw,remount,blksize=1";
+        assert!(parse(["mount.fuse.trefoil", "h:1", "/mnt", "-o", list].map(OsString::from)).is_err());
+        let error = parse(["fuse-client", "mount", "h:1", "/mnt", "-o", "remount,ro"].map(OsString::from));
+        assert!(error.expect_err("not by hand").to_string().contains("mount -o remount,ro"));
+    }
+
+    #[test]
+    fn the_helper_passes_over_what_it_shall() {
+        let settings = mounted(&["mount.fuse.trefoil", "h:1", "/mnt", "-s", "-o", "ro,data=ordered,nodev"]);
+        assert!(settings.kernel.read_only && settings.kernel.nodev);
+        assert!(parse(["mount.fuse.trefoil", "h:1", "/mnt", "-o", "data=ordered"].map(OsString::from)).is_err());
+    }
+
+    #[test]
     fn flags_win_over_options() {
         let settings = mounted(&["fuse-client", "mount", "h:1", "/mnt", "--timeout", "3", "-o", "timeout=9,ro"]);
         assert_eq!(settings.timeout.as_secs(), 3);
@@ -413,7 +465,10 @@ mod tests {
                 noexec: true,
                 sync: true,
                 dirsync: true,
-                noatime: true,
+                atime: AtimeMode::Strict,
+                nodiratime: true,
+                lazytime: true,
+                nosymfollow: true,
                 allow_other: Some(false),
             },
         };

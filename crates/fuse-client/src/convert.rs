@@ -100,7 +100,7 @@ pub fn file_attr(attr: &Attr, allocated: u64) -> FileAttr {
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
-        crtime: UNIX_EPOCH,
+        crtime: attr.btime.map_or(UNIX_EPOCH, system_time),
         kind: file_type(attr.kind),
         perm: (attr.mode & 0o7777) as u16,
         nlink: attr.nlink,
@@ -112,16 +112,21 @@ pub fn file_attr(attr: &Attr, allocated: u64) -> FileAttr {
     }
 }
 
+/// Is it known when a file with these attributes was made?
+pub fn has_btime(attr: &FileAttr) -> bool {
+    attr.crtime != UNIX_EPOCH
+}
+
 /// The flags of renameat2, where we have them.
 pub fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
-    if flags.is_empty() {
-        Some(RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Some(RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Some(RenameMode::Exchange)
-    } else {
-        None
+    const WHITEOUT: RenameFlags = RenameFlags::RENAME_WHITEOUT;
+    match flags {
+        _ if flags.is_empty() => Some(RenameMode::Replace),
+        RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
+        RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
+        WHITEOUT => Some(RenameMode::Whiteout),
+        _ if flags == WHITEOUT | RenameFlags::RENAME_NOREPLACE => Some(RenameMode::WhiteoutNoReplace),
+        _ => None,
     }
 }
 
@@ -185,6 +190,8 @@ mod tests {
         assert_eq!(kind_of_mode(libc::S_IFDIR), None);
         assert_eq!(allocate_mode(3), Some(AllocateMode::Punch));
         assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), None);
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        let whiteout = RenameFlags::RENAME_WHITEOUT;
+        assert_eq!(rename_mode(whiteout), Some(RenameMode::Whiteout));
+        assert_eq!(rename_mode(whiteout | RenameFlags::RENAME_EXCHANGE), None);
     }
 }

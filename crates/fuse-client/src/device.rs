@@ -4,8 +4,8 @@
 //! We mount ourselves, because a mount made by the `fuser` crate is unmounted by it at times of its own choosing.
 
 use crate::error::MountError;
-use crate::mountpoint::FS_TYPE;
-use crate::options::{KernelOptions, MountSettings};
+use crate::mountpoint::{self, FS_TYPE};
+use crate::options::{AtimeMode, KernelOptions, MountSettings};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -66,9 +66,24 @@ fn flags(kernel: KernelOptions) -> MountFlags {
         (kernel.noexec, MountFlags::NOEXEC),
         (kernel.sync, MountFlags::SYNCHRONOUS),
         (kernel.dirsync, MountFlags::DIRSYNC),
-        (kernel.noatime, MountFlags::NOATIME),
+        (kernel.atime == AtimeMode::Relative, MountFlags::RELATIME),
+        (kernel.atime == AtimeMode::Never, MountFlags::NOATIME),
+        (kernel.atime == AtimeMode::Strict, MountFlags::STRICTATIME),
+        (kernel.nodiratime, MountFlags::NODIRATIME),
+        (kernel.lazytime, MountFlags::LAZYTIME),
+        (kernel.nosymfollow, MountFlags::NOSYMFOLLOW),
     ];
     all.into_iter().filter(|(on, _)| *on).fold(MountFlags::empty(), |flags, (_, flag)| flags | flag)
+}
+
+/// Changes the flags of a mount to these, as `mount -o remount` does. Options of the client stay.
+///
+/// # Errors
+/// [`MountError::NotMounted`], [`MountError::Remount`].
+pub fn remount(settings: &MountSettings) -> Result<(), MountError> {
+    let dir = mountpoint::mounted(&settings.dir)?;
+    rustix::mount::mount_remount(&dir, flags(settings.kernel), c"")
+        .map_err(|error| MountError::Remount { path: dir, source: error.into() })
 }
 
 /// The options in fusermount3's words. It adds nodev and nosuid itself.
@@ -81,7 +96,9 @@ fn fusermount_options(settings: &MountSettings) -> String {
         (kernel.noexec, "noexec"),
         (kernel.sync, "sync"),
         (kernel.dirsync, "dirsync"),
-        (kernel.noatime, "noatime"),
+        (kernel.atime == AtimeMode::Never, "noatime"),
+        (kernel.nodiratime, "nodiratime"),
+        (kernel.nosymfollow, "nosymfollow"),
         (kernel.allow_other == Some(true), "allow_other"),
     ];
     list.extend(flags.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()));

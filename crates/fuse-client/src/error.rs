@@ -37,6 +37,14 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
+    /// The kernel refused to change the flags of a mount.
+    #[error("cannot remount {path}: {source}; it needs root, and no file open for writing if it shall be read only")]
+    Remount {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Nothing of ours is mounted there.
     #[error("{0} is not a mounted trefoil file system; `findmnt -t fuse.trefoil` lists those that are")]
     NotMounted(PathBuf),

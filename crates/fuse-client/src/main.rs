@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(Action::Mount(settings)) if settings.daemon => daemon::start(&settings),
         Ok(Action::Mount(settings)) => mount::run(&settings),
+        Ok(Action::Remount(settings)) => device::remount(&settings),
         Ok(Action::Unmount { dir, lazy }) => mountpoint::unmount(&dir, lazy),
         Ok(Action::PrintOptions) => {
             print!("{}", options_page::page());

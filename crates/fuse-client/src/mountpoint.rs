@@ -169,6 +169,19 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
+/// The resolved path of a mount of ours.
+///
+/// # Errors
+/// [`MountError::NotMounted`], [`MountError::Unusable`].
+pub fn mounted(dir: &Path) -> Result<PathBuf, MountError> {
+    let dir = resolved(dir)?;
+    match mounted_on(&dir) {
+        Ok(Some(mounted)) if mounted.fs_type == FS_TYPE => Ok(dir),
+        Ok(_) => Err(MountError::NotMounted(dir)),
+        Err(source) => Err(MountError::Unusable { path: dir, source }),
+    }
+}
+
 /// Unmounts a directory.
 ///
 /// # Errors

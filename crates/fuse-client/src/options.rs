@@ -1,7 +1,10 @@
 //! Mount options as fstab writes them: `-o ro,noatime,read_policy=fastest,...`.
 //!
 //! Contract: pure. What the kernel understands becomes [`KernelOptions`], what the client understands changes
-//! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error.
+//! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error
+//! ([`unknown`]).
+
+mod unknown;
 
 use client::ReadPolicy;
 use messenger::{HistoryMode, RuntimeConfig};
@@ -18,6 +21,20 @@ pub const REQUEST_BYTES_MIN: u32 = 4096;
 /// not far above it.
 pub const WRITE_BEHIND_BYTES_MAX: u64 = 64 << 20;
 
+/// When the kernel updates access times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AtimeMode {
+    /// Not said: relatime for a new mount, and as before when it is mounted anew.
+    #[default]
+    Unsaid,
+    /// Now and then.
+    Relative,
+    /// Never.
+    Never,
+    /// Always.
+    Strict,
+}
+
 /// Flags of mount(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelOptions {
@@ -33,8 +50,15 @@ pub struct KernelOptions {
     pub sync: bool,
     /// Changes of directories are synchronous.
     pub dirsync: bool,
-    /// Access times are not updated; they never are, so this only shows in /proc/mounts.
-    pub noatime: bool,
+    /// When access times are updated; they never are, so this only shows in /proc/mounts. So do the
+    /// two that follow.
+    pub atime: AtimeMode,
+    /// Access times of directories are not updated.
+    pub nodiratime: bool,
+    /// Times may reach the disk later.
+    pub lazytime: bool,
+    /// Symbolic links are not followed.
+    pub nosymfollow: bool,
     /// Users other than the one who mounts may use it. On by default for root.
     pub allow_other: Option<bool>,
 }
@@ -171,8 +195,19 @@ impl MountSettings {
             ("sync", None) => self.kernel.sync = true,
             ("async", None) => self.kernel.sync = false,
             ("dirsync", None) => self.kernel.dirsync = true,
-            ("noatime", None) => self.kernel.noatime = true,
-            ("atime" | "relatime" | "strictatime" | "nodiratime" | "diratime" | "lazytime", None) => {}
+            ("noatime", None) => self.kernel.atime = AtimeMode::Never,
+            ("relatime", None) => self.kernel.atime = AtimeMode::Relative,
+            ("strictatime", None) => self.kernel.atime = AtimeMode::Strict,
+            ("atime" | "norelatime" | "nostrictatime", None) => self.kernel.atime = AtimeMode::Unsaid,
+            ("nodiratime", None) => self.kernel.nodiratime = true,
+            ("diratime", None) => self.kernel.nodiratime = false,
+            ("lazytime", None) => self.kernel.lazytime = true,
+            ("nolazytime", None) => self.kernel.lazytime = false,
+            ("nosymfollow", None) => self.kernel.nosymfollow = true,
+            ("symfollow", None) => self.kernel.nosymfollow = false,
+            // The kernel takes the first from every FUSE mount.
+            ("iversion" | "noiversion", None) => {}
+            ("nomand" | "user_xattr", None) => {}
             ("allow_other", None) => self.kernel.allow_other = Some(true),
             ("noallow_other", None) => self.kernel.allow_other = Some(false),
             ("default_permissions", None) => {}
@@ -215,79 +250,17 @@ impl MountSettings {
             ("flush_behind", Some(value)) => self.flush_behind = is_true(name, value)?,
             ("telemetry", Some(value)) => self.telemetry = is_true(name, value)?,
             ("log_file", Some(value)) => self.log_file = Some(PathBuf::from(value)),
-            _ => {
-                let nearest = NAMES.iter().min_by_key(|known| strsim::levenshtein(known, name));
-                let meant = match nearest {
-                    Some(known) if *known == name && value.is_some() => "; it takes no value".to_owned(),
-                    Some(known) if *known == name => "; it needs a value".to_owned(),
-                    Some(known) if strsim::levenshtein(known, name) <= MISSPELT_MAX => {
-                        format!("; did you mean `{known}`?")
-                    }
-                    _ => "; `fuse-client mount --help` lists them".to_owned(),
-                };
-                let with = if value.is_some() && !meant.contains("takes no") { " with a value" } else { "" };
-                return Err(format!("unknown mount option {name:?}{with}{meant}"));
-            }
+            _ => return Err(unknown::message(name, value.is_some())),
         }
         Ok(())
     }
 }
 
-/// Letters that a misspelt option may differ in from the one that was meant.
-const MISSPELT_MAX: usize = 3;
-/// Options that are suggested: all that are understood here, and those of others that are often given.
-const NAMES: [&str; 44] = [
-    "ro",
-    "rw",
-    "nodev",
-    "dev",
-    "nosuid",
-    "suid",
-    "noexec",
-    "exec",
-    "sync",
-    "async",
-    "dirsync",
-    "noatime",
-    "atime",
-    "relatime",
-    "strictatime",
-    "nodiratime",
-    "diratime",
-    "lazytime",
-    "allow_other",
-    "noallow_other",
-    "default_permissions",
-    "trace",
-    "read_policy",
-    "hedge_delay",
-    "op_history",
-    "threads",
-    "workers",
-    "buffer_pools",
-    "busy_poll_us",
-    "attr_timeout",
-    "entry_timeout",
-    "timeout",
-    "retry",
-    "max_request_bytes",
-    "read_ahead_kib",
-    "http_listen",
-    "sync_ahead",
-    "times_follow",
-    "write_behind_bytes",
-    "flush_behind",
-    "telemetry",
-    "log_file",
-    "_netdev",
-    "noauto",
-];
-
 /// Options that mount(8), fstab or systemd keep for themselves.
 fn is_of_others(name: &str) -> bool {
-    const NAMES: [&str; 15] = [
-        "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev", "_rnetdev",
-        "comment", "silent", "loud", "nomand",
+    const NAMES: [&str; 20] = [
+        "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup",
+        "nofail", "fail", "_netdev", "_rnetdev", "comment", "silent", "loud", "uhelper", "helper",
     ];
     NAMES.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
@@ -325,7 +298,7 @@ mod tests {
         let settings =
             applied("rw,noauto,_netdev,nodev,x-systemd.automount,x-a=b,read_policy=fastest,timeout=2.5,noatime")
                 .expect("all known");
-        assert!(settings.kernel.nodev && settings.kernel.noatime && !settings.kernel.read_only);
+        assert!(settings.kernel.nodev && settings.kernel.atime == AtimeMode::Never && !settings.kernel.read_only);
         assert_eq!(settings.read_policy, ReadPolicy::Fastest);
         assert_eq!(settings.timeout, Duration::from_millis(2500));
         assert!(applied("defaults").expect("nothing to do").kernel == KernelOptions::default());
@@ -333,11 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn every_option_that_is_suggested_is_understood() {
-        for name in NAMES {
-            let values = ["", "=1", "=true", "=systematic", "=off", "=4096", "=127.0.0.1:1"];
-            assert!(values.iter().any(|value| applied(&format!("{name}{value}")).is_ok()), "{name}");
-        }
+    fn the_last_word_on_access_times_counts() {
+        let kernel = |list: &str| applied(list).expect("all known").kernel;
+        assert_eq!(kernel("noatime,relatime").atime, AtimeMode::Relative);
+        assert_eq!(kernel("noatime,strictatime").atime, AtimeMode::Strict);
+        assert_eq!(kernel("strictatime,noatime,nodiratime").atime, AtimeMode::Never);
+        assert_eq!(kernel("noatime,atime"), KernelOptions::default());
+        assert_eq!(kernel("lazytime,nosymfollow,nolazytime,symfollow,iversion"), KernelOptions::default());
     }
 
     #[test]

@@ -76,6 +76,31 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Where a regular file's data lies.
     pub pool: PoolId,
+    /// When it was made; not known of files that an older version made.
+    pub btime: Option<Timestamp>,
+    /// What nobody may do to it.
+    pub flags: FileFlags,
+}
+
+/// What nobody may do to a file or directory until root takes the flag away (chattr(1)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FileFlags {
+    /// Nothing changes: neither content, names, nor attributes.
+    pub immutable: bool,
+    /// Content, or names in a directory, may be added, and nothing else.
+    pub append_only: bool,
+}
+
+impl FileFlags {
+    /// May the inode's owner and mode change, and its names go?
+    pub const fn is_empty(self) -> bool {
+        !self.immutable && !self.append_only
+    }
+
+    /// May a file be opened so?
+    pub const fn may_open(self, write: bool, append: bool) -> bool {
+        !write || (!self.immutable && (append || !self.append_only))
+    }
 }
 
 /// Who asks, for ownership of what is made, and when by its clock.
@@ -159,6 +184,18 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two.
     Exchange,
+    /// Replace it, and leave a whiteout at the old name: a character device 0:0, by which overlayfs
+    /// hides a name of the layer below.
+    Whiteout,
+    /// Fail with EEXIST, else leave a whiteout.
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Does it leave a whiteout?
+    pub const fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// The operations of the namespace. `name` fields are bytes as POSIX has them.
@@ -205,7 +242,21 @@ pub enum NamespaceOp {
         /// Grant this lease and count the file as open by the session.
         open: Option<LeaseMode>,
     },
-    /// A further name for a file. Answer: `Attr`.
+    /// Makes a regular file that has no name (`O_TMPFILE`), open as after `Open`. It goes when no
+    /// session has it open any more, unless `Link` gives it a name before. Answer: `Opened`.
+    CreateUnnamed {
+        /// The directory whose group it may inherit.
+        parent: Gfid,
+        /// Permission bits after the umask.
+        mode: u32,
+        /// Where its data goes.
+        pool: PoolId,
+        /// The lease to be granted.
+        open: LeaseMode,
+        /// It may get a name (no `O_EXCL`).
+        linkable: bool,
+    },
+    /// A further name for a file, or the first of one that was made without. Answer: `Attr`.
     Link {
         /// Which file; not a directory.
         gfid: Gfid,
@@ -310,6 +361,13 @@ pub enum NamespaceOp {
         owner: LockOwner,
         /// What.
         op: LockOp,
+    },
+    /// Sets the flags of a file or directory: by user 0 only. Answer: `Attr`; EPERM.
+    SetFlags {
+        /// Which.
+        gfid: Gfid,
+        /// The new flags.
+        flags: FileFlags,
     },
     /// Value of an extended attribute. Answer: `Bytes`; ENODATA.
     GetXattr {

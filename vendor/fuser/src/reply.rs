@@ -306,6 +306,36 @@ impl ReplyAttr {
 }
 
 ///
+/// Statx Reply
+///
+#[derive(Debug)]
+pub struct ReplyStatx {
+    reply: ReplyRaw,
+}
+
+impl Reply for ReplyStatx {
+    fn new(unique: ll::RequestId, sender: ReplySender) -> ReplyStatx {
+        ReplyStatx {
+            reply: Reply::new(unique, sender),
+        }
+    }
+}
+
+impl ReplyStatx {
+    /// Reply to a request with the given attribute, of which `crtime` is told if `has_crtime`
+    pub fn statx(self, ttl: &Duration, attr: &FileAttr, has_crtime: bool) {
+        let birth = has_crtime.then_some(attr.crtime);
+        self.reply
+            .send_ll(&ll::ResponseStruct::new_statx(ttl, &attr.into(), birth));
+    }
+
+    /// Reply to a request with the given error code
+    pub fn error(self, err: Errno) {
+        self.reply.error(err);
+    }
+}
+
+///
 /// XTimes Reply
 ///
 #[cfg(target_os = "macos")]

@@ -119,14 +119,18 @@ def removed(top):
 
 
 def held(top):
-    """Holds a huge file open that nobody has told of, and a removed one, until it is killed with its mount."""
+    """Holds a huge file open that nobody has told of, a removed one, and one without a name, until
+    it is killed with its mount."""
     fd = make(f"{top}/held", LARGEST)
     os.fsync(fd)
     os.pwrite(fd, b"data", 200 << 50)
     gone = make(f"{top}/gone", LARGEST, 200 << 50)
     os.unlink(f"{top}/gone")
+    unnamed = os.open(top, os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.pwrite(unnamed, b"data", 5 << 20)
+    os.fsync(unnamed)
     print("held", flush=True)
-    while gone:
+    while gone and unnamed:
         time.sleep(1)
 
 

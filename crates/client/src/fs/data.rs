@@ -5,7 +5,7 @@
 //! session is dead.
 
 use super::Writer;
-use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, posix};
+use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, EPERM, posix};
 use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
 use super::losses::OpenId;
 use super::table::{Inode, Op};
@@ -42,6 +42,21 @@ pub enum AllocateMode {
     Zero,
     /// Zeros inside the size.
     ZeroKeepSize,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenMode {
+    /// It will be written.
+    pub write: bool,
+    /// At its end only (O_APPEND).
+    pub append: bool,
+}
+
+impl From<bool> for OpenMode {
+    fn from(write: bool) -> Self {
+        Self { write, append: false }
+    }
 }
 
 /// How a write is done.
@@ -81,11 +96,18 @@ impl<B: Backend> LocalFs<B> {
     /// Opens a file. True if what the kernel has cached of it is still right.
     ///
     /// # Errors
-    /// ESTALE if it is gone.
-    pub async fn open(&self, gfid: Gfid, write: bool, caller: Caller) -> Result<bool> {
-        let lease = if write { LeaseMode::Write } else { LeaseMode::Read };
+    /// ESTALE if it is gone, EPERM if its flags forbid to open it so.
+    pub async fn open(&self, gfid: Gfid, mode: impl Into<OpenMode>, caller: Caller) -> Result<bool> {
+        let mode = mode.into();
+        let lease = if mode.write { LeaseMode::Write } else { LeaseMode::Read };
         let op = self.enter(gfid, Need { open: true, ..Need::shared(lease) }, caller).await?;
-        Ok(op.inode().with(|state| state.opened()))
+        let (cached, flags) = op.inode().with(|state| (state.opened(), state.set_ids().flags()));
+        if flags.may_open(mode.write, mode.append) {
+            return Ok(cached);
+        }
+        drop(op);
+        self.release(gfid).await?;
+        posix(EPERM)
     }
 
     /// Closes a handle.
@@ -175,6 +197,7 @@ impl<B: Backend> LocalFs<B> {
     async fn write_data(&self, gfid: Gfid, offset: u64, data: Bytes, mode: WriteMode, writer: Writer) -> Result<()> {
         let (len, caller) = (data.len() as u64, writer.caller);
         let (op, mut plan) = self.enter_to_write(gfid, offset, len, mode.append, caller).await?;
+        self.permit(op.inode(), mode.append)?;
         if mode.by != WrittenBy::WriteBack {
             self.clear_tail(op.inode(), plan.offset).await;
             self.drop_rights(op.inode(), writer, mode.by == WrittenBy::Pages).await?;
@@ -387,6 +410,7 @@ impl<B: Backend> LocalFs<B> {
         let op = self.enter(gfid, Need::exclusive(), caller).await?;
         let inode = Arc::clone(op.inode());
         self.check_size(&inode, size)?;
+        self.permit(&inode, false)?;
         self.zero_gap(&inode, size).await?;
         let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
         // Of itself the kernel takes away some of the bits.
@@ -434,6 +458,7 @@ impl<B: Backend> LocalFs<B> {
         let op = self.enter(gfid, Need::exclusive(), caller).await?;
         let inode = op.inode();
         self.check_size(inode, range.end)?;
+        self.permit(inode, matches!(mode, AllocateMode::Allocate | AllocateMode::KeepSize))?;
         self.drop_rights(inode, writer, false).await?;
         if mode == AllocateMode::KeepSize {
             return Ok(());

@@ -279,6 +279,8 @@ mod tests {
             mtime: time,
             ctime: time,
             pool: PoolId::new(1),
+            btime: None,
+            flags: protocol::namespace::FileFlags::default(),
         };
         DirEntry { name: name.as_bytes().to_vec(), attr, written_elsewhere: false }
     }

@@ -2,6 +2,7 @@
 
 use crate::error::ClientError;
 
+pub(crate) const EPERM: i32 = 1;
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EIO: i32 = 5;
 pub(crate) const EEXIST: i32 = 17;

@@ -308,9 +308,9 @@ impl Inner {
         let mut changes = Slots::new();
         let topic = match op {
             NamespaceOp::Lookup { parent, name } => Topic::Lookup(place(parent, name)),
-            NamespaceOp::GetAttr { .. } | NamespaceOp::Open { .. } => Topic::File,
+            NamespaceOp::GetAttr { .. } | NamespaceOp::Open { .. } | NamespaceOp::CreateUnnamed { .. } => Topic::File,
             NamespaceOp::Parent { gfid } => Topic::Parent(*gfid),
-            NamespaceOp::SetAttr { gfid, .. } => {
+            NamespaceOp::SetAttr { gfid, .. } | NamespaceOp::SetFlags { gfid, .. } => {
                 self.change_file(&mut changes, *gfid);
                 Topic::File
             }
@@ -434,7 +434,9 @@ impl Inner {
             (Reply::Done, Topic::Moved { from, to, file: file @ Name::Is(_), mode })
                 if *mode != RenameMode::Exchange =>
             {
-                self.learn_name(from, Name::Free, asked);
+                if !mode.leaves_whiteout() {
+                    self.learn_name(from, Name::Free, asked);
+                }
                 self.learn_name(to, *file, asked);
             }
             (Reply::Attr(attr), Topic::Parent(dir)) => {

@@ -47,7 +47,7 @@ mod usage;
 
 pub use crate::objecter::Sought;
 pub use backend::{Backend, Cluster, Result};
-pub use data::{AllocateMode, WriteMode, WrittenBy};
+pub use data::{AllocateMode, OpenMode, WriteMode, WrittenBy};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
 pub use inode::SyncKind;
@@ -218,7 +218,9 @@ impl Shared {
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
         let keep = if self.options.flush_behind { Keep::All } else { Keep::Times };
-        inode.with(|state| state.keep_change(set, (&mut attr, asked), now, keep)).then_some(attr)
+        inode
+            .with(|state| state.set_ids().flags().is_empty() && state.keep_change(set, (&mut attr, asked), now, keep))
+            .then_some(attr)
     }
 
     /// A new open file description.

@@ -4,16 +4,17 @@
 //! ([`super::inode::InodeState::keep_change`]); this side adds what only this mount knows of sizes, times and such changes. Names are
 //! checked by the kernel (and again by the service), not here.
 
-use super::Writer;
+use super::creating::Creation;
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
 use super::inode::FlushKind;
 use super::lease::unexpected;
 use super::{Backend, LocalFs, Result};
+use super::{OpenMode, Writer};
 use crate::error::ClientError;
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, Caller, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY, SYMLINK_BYTES_MAX, SetAttr,
-    XATTR_BYTES_MAX,
+    Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY,
+    SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
 };
 
 const ENAMETOOLONG: i32 = 36;
@@ -29,6 +30,8 @@ pub struct CreateMode {
     pub truncate: bool,
     /// It will be written.
     pub write: bool,
+    /// At its end only (O_APPEND).
+    pub append: bool,
 }
 
 /// Size of the file system.
@@ -152,16 +155,38 @@ impl<B: Backend> LocalFs<B> {
             open: Some(LeaseMode::Write),
         };
         match self.ask(op, caller).await {
-            Ok(Reply::Opened { attr, grant: Some(grant) }) => {
-                // At once: a recall that finds the file must find the lease.
-                let know = |brought| self.shared.table.insert(attr.gfid, |state| state.created(&attr, brought));
-                let inode = creating.made(attr.gfid, grant, know);
-                Ok((attr, inode.with(|state| state.kernel_cache_begins())))
-            }
-            Ok(other) => Err(unexpected("create", &other)),
+            Ok(reply) => self.created(creating, &reply),
             Err(ClientError::Posix(EEXIST)) if !mode.exclusive => self.open_existing(parent, name, mode, caller).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes and opens a file without a name (`O_TMPFILE`). [`LocalFs::link`] may give it one if it
+    /// is `linkable`; else it goes with its last handle. The flag is as in [`LocalFs::create`].
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn create_unnamed(
+        &self,
+        parent: Gfid,
+        permissions: u32,
+        linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, bool)> {
+        let creating = self.shared.creations.begin();
+        let (pool, open) = (self.backend.pool()?, LeaseMode::Write);
+        let op = NamespaceOp::CreateUnnamed { parent, mode: permissions, pool, open, linkable };
+        let reply = self.ask(op, caller).await?;
+        self.created(creating, &reply)
+    }
+
+    /// Takes note of a file that the service has made and opened.
+    fn created(&self, creating: Creation<'_>, reply: &Reply) -> Result<(Attr, bool)> {
+        let Reply::Opened { attr, grant: Some(grant) } = reply else { return Err(unexpected("create", reply)) };
+        // At once: a recall that finds the file must find the lease.
+        let know = |brought| self.shared.table.insert(attr.gfid, |state| state.created(attr, brought));
+        let inode = creating.made(attr.gfid, *grant, know);
+        Ok((*attr, inode.with(|state| state.kernel_cache_begins())))
     }
 
     async fn open_existing(
@@ -176,7 +201,8 @@ impl<B: Backend> LocalFs<B> {
             Ok(_) | Err(ClientError::Posix(ENOENT)) => return posix(ESTALE),
             Err(error) => return Err(error),
         };
-        let cached = self.open(attr.gfid, mode.write, caller).await?;
+        let how = OpenMode { write: mode.write, append: mode.append };
+        let cached = self.open(attr.gfid, how, caller).await?;
         if mode.truncate {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             match self.setattr(attr.gfid, set, caller).await {
@@ -234,10 +260,10 @@ impl<B: Backend> LocalFs<B> {
         self.ask_bytes("readlink", NamespaceOp::ReadLink { gfid }, caller).await
     }
 
-    /// link.
+    /// link, also of a file without a name that may get one.
     ///
     /// # Errors
-    /// EEXIST, EPERM for a directory, EMLINK.
+    /// EEXIST, EPERM for a directory, EMLINK, ENOENT if no name is left.
     pub async fn link(&self, gfid: Gfid, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<Attr> {
         self.ask_attr("link", NamespaceOp::Link { gfid, parent, name }, caller).await
     }
@@ -281,6 +307,18 @@ impl<B: Backend> LocalFs<B> {
     ) -> Result<()> {
         let op = NamespaceOp::Rename { parent: from.0, name: from.1, new_parent: to.0, new_name: to.1, mode };
         self.ask_done(op, caller).await
+    }
+
+    /// Sets the flags of a file or directory, as chattr does.
+    ///
+    /// # Errors
+    /// EPERM if the caller is not user 0.
+    pub async fn set_flags(&self, gfid: Gfid, flags: FileFlags, caller: Caller) -> Result<Attr> {
+        let attr = self.ask_attr("setflags", NamespaceOp::SetFlags { gfid, flags }, caller).await?;
+        if let Some(inode) = self.shared.table.get(gfid) {
+            inode.with(|state| state.learned(&attr));
+        }
+        Ok(attr)
     }
 
     /// getxattr.

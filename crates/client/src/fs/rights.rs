@@ -6,12 +6,12 @@
 //! does this for writes that go by its pages, but for set-group-ID without execution by the group;
 //! of the others, and of those, it leaves it to the file system.
 
-use super::errno::ENODATA;
+use super::errno::{ENODATA, EPERM, posix};
 use super::table::Inode;
 use super::{ATTRIBUTES, Backend, LocalFs, Result, own_caller};
 use crate::error::ClientError;
 use crate::fs::inode::FlushKind;
-use protocol::namespace::{Attr, Caller, NamespaceOp, SECURITY_CAPABILITY, SetAttr};
+use protocol::namespace::{Attr, Caller, FileFlags, NamespaceOp, SECURITY_CAPABILITY, SetAttr};
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
@@ -37,18 +37,24 @@ impl From<Caller> for Writer {
 pub(super) struct SetIds {
     mode: u32,
     gid: u32,
+    flags: FileFlags,
 }
 
 impl SetIds {
     /// As the service has them.
     pub fn of(attr: &Attr) -> SetIds {
-        SetIds { mode: attr.mode, gid: attr.gid }
+        SetIds { mode: attr.mode, gid: attr.gid, flags: attr.flags }
+    }
+
+    /// What nobody may do to the file.
+    pub fn flags(self) -> FileFlags {
+        self.flags
     }
 
     /// The mode that is left when somebody without CAP_FSETID changes the content; `None` if it
     /// stays.
     pub fn dropped(self, is_member: impl FnOnce(u32) -> bool) -> Option<u32> {
-        let SetIds { mode, gid } = self;
+        let SetIds { mode, gid, .. } = self;
         let drops_group = mode & SET_GROUP_ID != 0 && (mode & EXECUTE_BY_GROUP != 0 || !is_member(gid));
         let left = mode & !SET_USER_ID & if drops_group { !SET_GROUP_ID } else { !0 };
         (left != mode).then_some(left)
@@ -66,6 +72,16 @@ impl<B: Backend> LocalFs<B> {
         let is_member = |gid| writer.caller.gid == gid || groups_of(writer.process).contains(&gid);
         let known = inode.with(|state| state.set_ids());
         SetIds { mode: mode.unwrap_or(known.mode), ..known }.dropped(is_member)
+    }
+
+    /// Before the content changes, by more at its end (`append`) or otherwise; the caller is inside
+    /// the file.
+    ///
+    /// # Errors
+    /// EPERM if the file's flags forbid it.
+    pub(super) fn permit(&self, inode: &Inode, append: bool) -> Result<()> {
+        let flags = inode.with(|state| state.set_ids()).flags();
+        if flags.may_open(true, append) { Ok(()) } else { posix(EPERM) }
     }
 
     /// Before `writer` changes the content; the caller is inside the file. `pages`: the kernel has
@@ -98,7 +114,7 @@ mod tests {
     use super::*;
 
     fn dropped(mode: u32, is_member: bool) -> Option<u32> {
-        SetIds { mode, gid: 7 }.dropped(|gid| gid == 7 && is_member)
+        SetIds { mode, gid: 7, flags: FileFlags::default() }.dropped(|gid| gid == 7 && is_member)
     }
 
     #[test]

@@ -487,7 +487,7 @@ const PLACED: WriteMode = WriteMode { append: false, sync: SyncKind::None, by: W
 /// Who has a file open, where that is one.
 const OPEN: OpenId = OpenId(0);
 const APPEND: WriteMode = WriteMode { append: true, ..PLACED };
-const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true };
+const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true, append: false };
 
 fn create(fs: &LocalFs<Model>, name: &str) -> Gfid {
     let made = block_on(fs.create(Gfid::ROOT, name.as_bytes().to_vec(), 0o644, NEW, at(1)));
@@ -514,6 +514,8 @@ pub(super) fn sparse_attr(size: u64) -> Attr {
         mtime: time,
         ctime: time,
         pool: PoolId::new(1),
+        btime: None,
+        flags: protocol::namespace::FileFlags::default(),
     }
 }
 
@@ -796,7 +798,7 @@ fn a_name_made_elsewhere_meanwhile_is_opened() {
     let gfid = create(&mounts[0], "file");
     block_on(async {
         mounts[0].write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
-        let mode = CreateMode { exclusive: false, truncate: true, write: true };
+        let mode = CreateMode { exclusive: false, truncate: true, write: true, append: false };
         let (attr, cached) = mounts[1].create(Gfid::ROOT, b"file".to_vec(), 0o644, mode, at(3)).await.expect("opened");
         assert_eq!((attr.gfid, attr.size, cached), (gfid, 0, false));
         let exclusive = CreateMode { exclusive: true, ..mode };

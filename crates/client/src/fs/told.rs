@@ -79,15 +79,15 @@ impl Told {
                 let kind = if rest == SetAttr::default() { ChangeKind::Attributes } else { ChangeKind::Rest };
                 Some((*gfid, kind))
             }
-            NamespaceOp::SetXattr { gfid, .. } | NamespaceOp::RemoveXattr { gfid, .. } => {
-                Some((*gfid, ChangeKind::Rest))
-            }
+            NamespaceOp::SetXattr { gfid, .. }
+            | NamespaceOp::RemoveXattr { gfid, .. }
+            | NamespaceOp::SetFlags { gfid, .. } => Some((*gfid, ChangeKind::Rest)),
             NamespaceOp::Open { gfid, .. } => Some((*gfid, ChangeKind::Adopted)),
             _ => None,
         };
         let mut dirs = op.changed_dirs();
         let dirs = [dirs.next(), dirs.next()];
-        Change { file, dirs, makes: matches!(op, NamespaceOp::Create { .. }) }
+        Change { file, dirs, makes: matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. }) }
     }
 
     /// For `NamespaceOp::Reclaim`: from which start of the service on it counts what is left.

@@ -1,15 +1,18 @@
 //! Requests about the content of files.
 
 use super::handles::{bypasses_pages, file_handle, open_id};
+use super::names::synced;
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
-use client::fs::{CreateMode, Sought, SyncKind, WriteMode, WrittenBy};
+use client::ClientError;
+use client::fs::{CreateMode, LocalFs, OpenMode, Sought, SyncKind, WriteMode, WrittenBy};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
 };
 use protocol::Gfid;
+use protocol::namespace::Attr;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -79,7 +82,8 @@ impl Adapter {
             (file, 0),
             reply,
             move |fs| async move {
-                let cached = fs.open(file, writes(flags), caller).await?;
+                let mode = OpenMode { write: writes(flags), append: flags.0 & libc::O_APPEND != 0 };
+                let cached = fs.open(file, mode, caller).await?;
                 if is_mappable(flags) {
                     fs.may_be_mapped(file);
                 }
@@ -103,28 +107,54 @@ impl Adapter {
             exclusive: flags.0 & libc::O_EXCL != 0,
             truncate: flags.0 & libc::O_TRUNC != 0,
             write: writes(flags),
+            append: flags.0 & libc::O_APPEND != 0,
         };
-        let handle = self.handle(flags);
-        let shape = self.shape();
-        self.run(
-            req,
-            RequestKind::Create,
-            (parent, 0),
-            reply,
-            move |fs| async move {
-                let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
-                if is_mappable(flags) {
-                    fs.may_be_mapped(made.0.gfid);
-                }
-                Ok(made)
-            },
-            move |reply, (attr, cached)| {
-                let (attr, attr_ttl) = shape.of(&attr);
-                // One time to live for both: the shorter.
-                let (ttl, flags) = (attr_ttl.min(shape.entry_ttl()), open_flags(handle, cached));
-                reply.created(&ttl, &attr, GENERATION, handle, flags);
-            },
-        );
+        let dirsync = self.options.dirsync;
+        self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {
+            let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
+            if let Err(error) = synced(&fs, dirsync, [parent], caller).await {
+                fs.release(made.0.gfid).await?;
+                return Err(error);
+            }
+            if is_mappable(flags) {
+                fs.may_be_mapped(made.0.gfid);
+            }
+            Ok(made)
+        });
+    }
+
+    pub(super) fn do_tmpfile(&self, req: &Request, parent: Gfid, mode: u32, flags: OpenFlags, reply: ReplyCreate) {
+        let (caller, linkable) = (caller(req), flags.0 & libc::O_EXCL == 0);
+        self.make_open(req, RequestKind::TmpFile, parent, flags, reply, move |fs| async move {
+            let made = fs.create_unnamed(parent, mode & 0o7777, linkable, caller).await?;
+            if is_mappable(flags) {
+                fs.may_be_mapped(made.0.gfid);
+            }
+            Ok(made)
+        });
+    }
+
+    /// Starts an operation that makes and opens a file; it tells whether the kernel's pages of it
+    /// are right.
+    fn make_open<F, Fut>(
+        &self,
+        req: &Request,
+        kind: RequestKind,
+        parent: Gfid,
+        flags: OpenFlags,
+        reply: ReplyCreate,
+        operation: F,
+    ) where
+        F: FnOnce(LocalFs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(Attr, bool), ClientError>> + 'static,
+    {
+        let (handle, shape) = (self.handle(flags), self.shape());
+        self.run(req, kind, (parent, 0), reply, operation, move |reply, (attr, cached)| {
+            let (attr, attr_ttl) = shape.of(&attr);
+            // One time to live for both: the shorter.
+            let (ttl, flags) = (attr_ttl.min(shape.entry_ttl()), open_flags(handle, cached));
+            reply.created(&ttl, &attr, GENERATION, handle, flags);
+        });
     }
 
     pub(super) fn do_read(
@@ -166,7 +196,11 @@ impl Adapter {
         let append = flags.0 & libc::O_APPEND != 0 && !written_back;
         let paged = written_back || !is_direct(handle, flags);
         // After all other writes the kernel asks for the sync itself.
-        let sync = if bypasses_pages(handle) && !written_back { sync_of(flags) } else { SyncKind::None };
+        let sync = match bypasses_pages(handle) && !written_back {
+            true if self.options.sync => SyncKind::Full,
+            true => sync_of(flags),
+            false => SyncKind::None,
+        };
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (writer, data) = (writer(req), self.fs.copy_of(file, offset, data));

@@ -3,15 +3,16 @@
 use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
-use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
+use crate::convert::{caller, errno, file_attr, file_type, has_btime, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::{ALIVE, WAITING};
-use client::fs::{DirPage, LocalFs};
+use client::ClientError;
+use client::fs::{DirPage, LocalFs, OpenId};
 use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
+    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr, Request, TimeOrNow,
 };
 use protocol::Gfid;
-use protocol::namespace::{FileKind, NAME_BYTES_MAX, SetAttr};
+use protocol::namespace::{Caller, FileKind, NAME_BYTES_MAX, SetAttr};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -35,6 +36,39 @@ pub struct Owner {
     pub uid: Option<u32>,
     /// New group.
     pub gid: Option<u32>,
+}
+
+/// A reply with attributes.
+pub(super) trait TellAttr {
+    /// Answers with them, and how long they may be used.
+    fn tell(self, ttl: &Duration, attr: &FileAttr);
+}
+
+impl TellAttr for ReplyAttr {
+    fn tell(self, ttl: &Duration, attr: &FileAttr) {
+        self.attr(ttl, attr);
+    }
+}
+
+impl TellAttr for ReplyStatx {
+    fn tell(self, ttl: &Duration, attr: &FileAttr) {
+        self.statx(ttl, attr, has_btime(attr));
+    }
+}
+
+/// A change of names in these directories was answered. With `dirsync` it is on disk after this.
+pub(super) async fn synced<const DIRS: usize>(
+    fs: &LocalFs,
+    dirsync: bool,
+    dirs: [Gfid; DIRS],
+    caller: Caller,
+) -> Result<(), ClientError> {
+    if dirsync {
+        for dir in dirs {
+            fs.sync_names(dir, OpenId::default(), caller).await?;
+        }
+    }
+    Ok(())
 }
 
 fn bytes(name: &OsStr) -> Vec<u8> {
@@ -64,14 +98,15 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: ReplyAttr) {
+    /// getattr, and statx, which tells of the birth, too.
+    pub(super) fn do_getattr(&self, req: &Request, file: Gfid, reply: impl Refuse + TellAttr + Send + 'static) {
         let (caller, shape) = (caller(req), self.shape());
         let began = self.times.of(RequestKind::GetAttr).begin();
         if let Some(attr) = self.fs.attr_known(file)
             && let (allocated, false) = self.fs.allocated_known(&attr)
         {
             let _recording = self.history.begin(RequestKind::GetAttr.name(), file.unique());
-            reply.attr(&shape.attr_ttl(), &file_attr(&attr, allocated));
+            reply.tell(&shape.attr_ttl(), &file_attr(&attr, allocated));
             return self.times.of(RequestKind::GetAttr).end(began);
         }
         self.run(
@@ -83,7 +118,7 @@ impl Adapter {
                 let attr = fs.getattr(file, caller).await?;
                 Ok(file_attr(&attr, fs.allocated(&attr).await))
             },
-            move |reply, attr| reply.attr(&shape.attr_ttl(), &attr),
+            move |reply, attr| reply.tell(&shape.attr_ttl(), &attr),
         );
     }
 
@@ -142,43 +177,55 @@ impl Adapter {
     pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
-            fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await
+            let made = fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
     pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
-            fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await
+            let made = fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
     pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::Symlink, parent, reply, move |fs| async move {
-            fs.symlink(parent, name, target, caller).await
+            let made = fs.symlink(parent, name, target, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
     pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::Link, parent, reply, move |fs| async move {
-            fs.link(file, parent, name, caller).await
+            let linked = fs.link(file, parent, name, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await.map(|()| linked)
         });
     }
 
     pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_empty(req, RequestKind::Unlink, parent, reply, move |fs| async move {
-            fs.unlink(parent, name, caller).await
+            fs.unlink(parent, name, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await
         });
     }
 
     pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
+        let dirsync = self.options.dirsync;
         self.run_empty(req, RequestKind::RmDir, parent, reply, move |fs| async move {
-            fs.rmdir(parent, name, caller).await
+            fs.rmdir(parent, name, caller).await?;
+            synced(&fs, dirsync, [parent], caller).await
         });
     }
 
@@ -192,8 +239,10 @@ impl Adapter {
     ) {
         let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
+        let (dirsync, dirs) = (self.options.dirsync, [from.0, to.0]);
         self.run_empty(req, RequestKind::Rename, from.0, reply, move |fs| async move {
-            fs.rename(from, to, mode, caller).await
+            fs.rename(from, to, mode, caller).await?;
+            synced(&fs, dirsync, dirs, caller).await
         });
     }
 

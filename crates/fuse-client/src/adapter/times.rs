@@ -20,7 +20,14 @@ macro_rules! kinds {
             /// May it be given up when its caller is killed? Not what closes or makes files: nobody
             /// else would finish it.
             pub fn may_be_given_up(self) -> bool {
-                !matches!(self, RequestKind::Create | RequestKind::Flush | RequestKind::Release | RequestKind::Unlock)
+                !matches!(
+                    self,
+                    RequestKind::Create
+                        | RequestKind::TmpFile
+                        | RequestKind::Flush
+                        | RequestKind::Release
+                        | RequestKind::Unlock
+                )
             }
         }
     };
@@ -36,6 +43,7 @@ kinds! {
     GetAttr = "getattr",
     GetLock = "getlk",
     GetXattr = "getxattr",
+    Ioctl = "ioctl",
     Link = "link",
     ListXattr = "listxattr",
     Lookup = "lookup",
@@ -58,6 +66,7 @@ kinds! {
     SetXattr = "setxattr",
     StatFs = "statfs",
     Symlink = "symlink",
+    TmpFile = "tmpfile",
     Unlink = "unlink",
     Unlock = "unlock",
     Write = "write",

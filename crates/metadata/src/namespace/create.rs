@@ -1,7 +1,7 @@
 //! Making files and further names.
 
 use super::inode::{Entry, Found, Inode, Node, Place};
-use super::{Context, Namespace, OpResult, check_name, errno, keys};
+use super::{Context, Namespace, OpResult, check_name, errno, keys, permitted};
 use crate::store::Store;
 use protocol::namespace::{Attr, FileKind, LINK_MAX, SYMLINK_BYTES_MAX};
 use protocol::{Gfid, PoolId};
@@ -26,6 +26,7 @@ impl<S: Store> Namespace<S> {
         if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
             return errno(libc::EEXIST);
         }
+        dir.takes_names()?;
         let inode = new_inode(ctx, &dir, new)?;
         let gfid = self.new_gfid()?;
         let (attr, is_dir) = (inode.attr(gfid), inode.is_dir());
@@ -33,6 +34,28 @@ impl<S: Store> Namespace<S> {
         self.place(parent, name, Found { gfid, inode, place });
         self.touch_dir(dir, ctx.now(), 1, i32::from(is_dir));
         self.counters.files += 1;
+        Ok(attr)
+    }
+
+    /// Makes a file without a name: an orphan from the first, which [`Namespace::reap`] ends.
+    pub(super) fn create_unnamed(
+        &mut self,
+        ctx: &Context<'_>,
+        parent: Gfid,
+        new: &New<'_>,
+        linkable: bool,
+    ) -> OpResult<Attr> {
+        let dir = self.directory(parent)?;
+        dir.takes_names()?;
+        let mut inode = new_inode(ctx, &dir, new)?;
+        inode.nlink = 0;
+        if linkable {
+            inode.parent = parent;
+        }
+        let gfid = self.new_gfid()?;
+        let attr = inode.attr(gfid);
+        self.overlay.put(keys::of_gfid(keys::ORPHAN, gfid), &());
+        self.save(Found { gfid, inode, place: Place::Apart });
         Ok(attr)
     }
 
@@ -46,7 +69,9 @@ impl<S: Store> Namespace<S> {
         if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
             return errno(libc::EEXIST);
         }
-        if found.inode.nlink == 0 {
+        dir.takes_names()?;
+        permitted(found.inode.flags.is_empty())?;
+        if found.inode.nlink == 0 && found.inode.parent == Gfid::default() {
             return errno(libc::ENOENT);
         }
         if found.inode.nlink >= LINK_MAX {
@@ -54,6 +79,11 @@ impl<S: Store> Namespace<S> {
         }
         if let Place::Entry(at, only) = std::mem::replace(&mut found.place, Place::Apart) {
             self.overlay.put(keys::of_name(keys::ENTRY, at, &only), &Entry::Apart(gfid));
+        }
+        if found.inode.nlink == 0 {
+            found.inode.parent = Gfid::default();
+            self.overlay.delete(keys::of_gfid(keys::ORPHAN, gfid));
+            self.counters.files += 1;
         }
         found.inode.nlink += 1;
         found.inode.ctime = ctx.now();
@@ -75,7 +105,8 @@ impl<S: Store> Namespace<S> {
     }
 }
 
-fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>) -> OpResult<Inode> {
+/// The inode of a new file in a directory.
+pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>) -> OpResult<Inode> {
     let mut inode = Inode::directory(dir.gfid, new.mode & MODE_BITS, ctx.now());
     inode.uid = ctx.caller.uid;
     inode.gid = ctx.caller.gid;

@@ -1,6 +1,9 @@
 //! Records of inodes and directory entries. Field order is the format: a change is a new format version.
+//!
+//! What version 4 added stands behind the inode, in variants of its own: records of older versions are
+//! read as they are, and written as they were while nothing more is known of their files.
 
-use protocol::namespace::{Attr, FileKind, Timestamp};
+use protocol::namespace::{Attr, FileFlags, FileKind, Timestamp};
 use protocol::{Gfid, PoolId};
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +62,8 @@ pub(super) struct Inode {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub pool: PoolId,
-    /// Of a directory; a root is its own. Otherwise zero.
+    /// Of a directory; a root is its own. Of a file that was made without a name and may get one:
+    /// where it was made. Otherwise zero.
     pub parent: Gfid,
     /// How many extended attributes there are, so that a file without any needs no scan.
     pub xattrs: u32,
@@ -68,6 +72,12 @@ pub(super) struct Inode {
     pub doubt: Doubt,
     /// Of a symbolic link, else empty.
     pub target: Vec<u8>,
+    /// When it was made, if that is known. In the record it stands beside the inode.
+    #[serde(skip)]
+    pub btime: Option<Timestamp>,
+    /// What nobody may do to it. In the record it stands beside the inode.
+    #[serde(skip)]
+    pub flags: FileFlags,
 }
 
 impl Inode {
@@ -85,6 +95,8 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             pool: self.pool,
+            btime: self.btime,
+            flags: self.flags,
         }
     }
 
@@ -111,12 +123,15 @@ impl Inode {
             xattr_list_bytes: 0,
             doubt: Doubt::Nothing,
             target: Vec::new(),
+            btime: Some(now),
+            flags: FileFlags::default(),
         }
     }
 }
 
 /// Value of a directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredEntry", into = "StoredEntry")]
 pub(super) enum Entry {
     /// The file's only name, with its inode.
     Inode(Gfid, Inode),
@@ -126,11 +141,92 @@ pub(super) enum Entry {
 
 /// Value of a file's own record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredNode", into = "StoredNode")]
 pub(super) enum Node {
     /// The inode.
     Here(Inode),
     /// The inode lies beside the entry with this name in this directory.
     At(Gfid, Vec<u8>),
+}
+
+/// What belongs to an inode since format version 4.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Addition {
+    btime: Option<Timestamp>,
+    flags: FileFlags,
+}
+
+/// An [`Entry`] as it is stored.
+#[derive(Serialize, Deserialize)]
+enum StoredEntry {
+    /// Of a file that was made before format version 4.
+    Inode(Gfid, Inode),
+    Apart(Gfid),
+    Whole(Gfid, Inode, Addition),
+}
+
+/// A [`Node`] as it is stored.
+#[derive(Serialize, Deserialize)]
+enum StoredNode {
+    /// Of a file that was made before format version 4.
+    Here(Inode),
+    At(Gfid, Vec<u8>),
+    Whole(Inode, Addition),
+}
+
+impl Inode {
+    fn addition(&self) -> Option<Addition> {
+        let addition = Addition { btime: self.btime, flags: self.flags };
+        (addition.btime.is_some() || !addition.flags.is_empty()).then_some(addition)
+    }
+
+    fn with(self, Addition { btime, flags }: Addition) -> Self {
+        Self { btime, flags, ..self }
+    }
+}
+
+impl From<StoredEntry> for Entry {
+    fn from(stored: StoredEntry) -> Self {
+        match stored {
+            StoredEntry::Inode(gfid, inode) => Self::Inode(gfid, inode),
+            StoredEntry::Apart(gfid) => Self::Apart(gfid),
+            StoredEntry::Whole(gfid, inode, addition) => Self::Inode(gfid, inode.with(addition)),
+        }
+    }
+}
+
+impl From<Entry> for StoredEntry {
+    fn from(entry: Entry) -> Self {
+        match entry {
+            Entry::Apart(gfid) => Self::Apart(gfid),
+            Entry::Inode(gfid, inode) => match inode.addition() {
+                Some(addition) => Self::Whole(gfid, inode, addition),
+                None => Self::Inode(gfid, inode),
+            },
+        }
+    }
+}
+
+impl From<StoredNode> for Node {
+    fn from(stored: StoredNode) -> Self {
+        match stored {
+            StoredNode::Here(inode) => Self::Here(inode),
+            StoredNode::At(parent, name) => Self::At(parent, name),
+            StoredNode::Whole(inode, addition) => Self::Here(inode.with(addition)),
+        }
+    }
+}
+
+impl From<Node> for StoredNode {
+    fn from(node: Node) -> Self {
+        match node {
+            Node::At(parent, name) => Self::At(parent, name),
+            Node::Here(inode) => match inode.addition() {
+                Some(addition) => Self::Whole(inode, addition),
+                None => Self::Here(inode),
+            },
+        }
+    }
 }
 
 /// Where an inode lies.
@@ -168,6 +264,33 @@ mod tests {
             assert_eq!(postcard::to_stdvec(&doubt).expect("encodes"), [byte]);
         }
         assert_eq!(postcard::to_stdvec(&true).expect("encodes"), [1]);
+    }
+
+    #[test]
+    fn records_of_older_versions_are_read_and_kept() {
+        let (gfid, now) = (Gfid::of_inode(7), Timestamp { secs: 5, nanos: 6 });
+        let young = Inode::directory(Gfid::ROOT, 0o755, now);
+        let old = Inode { btime: None, ..young.clone() };
+        let encode = |variant: u8, fields: &[u8]| [&[variant], fields].concat();
+        let (old_entry, old_node) = (postcard::to_stdvec(&(gfid, &old)), postcard::to_stdvec(&old));
+        let old_entry = encode(0, &old_entry.expect("encodes"));
+        let old_node = encode(0, &old_node.expect("encodes"));
+        assert_eq!(postcard::to_stdvec(&Entry::Inode(gfid, old.clone())).expect("encodes"), old_entry);
+        assert_eq!(postcard::from_bytes::<Entry>(&old_entry).expect("decodes"), Entry::Inode(gfid, old.clone()));
+        assert_eq!(postcard::from_bytes::<Node>(&old_node).expect("decodes"), Node::Here(old));
+        for entry in [Entry::Inode(gfid, young.clone()), Entry::Apart(gfid)] {
+            let stored = postcard::to_stdvec(&entry).expect("encodes");
+            assert_eq!(postcard::from_bytes::<Entry>(&stored).expect("decodes"), entry);
+        }
+        let flags = FileFlags { immutable: true, append_only: false };
+        for node in [
+            Node::Here(Inode { flags, btime: None, ..young.clone() }),
+            Node::Here(young),
+            Node::At(gfid, b"name".to_vec()),
+        ] {
+            let stored = postcard::to_stdvec(&node).expect("encodes");
+            assert_eq!(postcard::from_bytes::<Node>(&stored).expect("decodes"), node);
+        }
     }
 
     #[test]

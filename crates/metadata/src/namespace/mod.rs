@@ -14,7 +14,7 @@
 //! | `d` parent-gfid name | `Entry` | a directory entry. A file with one name has its inode here, so a listing with attributes is one scan; the inodes of directories and of files that have or had more names lie apart |
 //! | `i` gfid | `Node` | the inode itself, or the directory and name beside which it lies |
 //! | `x` gfid name | bytes | an extended attribute |
-//! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went |
+//! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went; or it was made without one |
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
 //! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
 //! | `s` gfid | `()` | a writer died: the size is to be recovered from the data |
@@ -50,16 +50,18 @@ pub use retained::{Retained, Writer};
 use crate::store::{Persist, Store, StoreError};
 use inode::{Entry, Found, Inode, Node, Place};
 use overlay::{Overlay, corrupt};
-use protocol::namespace::{Attr, Caller, Commit, DirEntry, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
+use protocol::namespace::{Attr, Caller, Commit, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp};
 use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
 const FORMAT_VERSION_2: u32 = 2;
+/// Since then inodes, and the answers that are kept, tell when files were made.
+const FORMAT_VERSION_3: u32 = 3;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
 const INODES_RESERVED: u64 = 1 << 17;
 /// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
@@ -94,6 +96,11 @@ type OpResult<T> = Result<T, OpError>;
 
 fn errno<T>(number: i32) -> OpResult<T> {
     Err(OpError::Errno(number))
+}
+
+/// EPERM, unless it is so.
+fn permitted(it_is: bool) -> OpResult<()> {
+    if it_is { Ok(()) } else { errno(libc::EPERM) }
 }
 
 /// Who asks, and what else an operation needs to know.
@@ -148,7 +155,11 @@ impl<S: Store> Namespace<S> {
             None => Self::format(&mut overlay, now)?,
             Some(raw) => match postcard::from_bytes::<u32>(&raw) {
                 Ok(FORMAT_VERSION) => {}
-                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => Self::note_tokens(&mut overlay)?,
+                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => {
+                    Self::note_tokens(&mut overlay)?;
+                    Self::forget_old_answers(&mut overlay)?;
+                }
+                Ok(FORMAT_VERSION_3) => Self::forget_old_answers(&mut overlay)?,
                 Ok(other) => {
                     return Err(StoreError::Format { found: other.to_string(), expected: FORMAT_VERSION });
                 }
@@ -271,6 +282,10 @@ impl<S: Store> Namespace<S> {
                 let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
             }
+            NamespaceOp::CreateUnnamed { parent, mode, pool, open: _, linkable } => {
+                let new = create::New { kind: FileKind::Regular, mode: *mode, rdev: 0, target: &[], pool: *pool };
+                self.create_unnamed(ctx, *parent, &new, *linkable).map(Reply::Attr)
+            }
             NamespaceOp::Link { gfid, parent, name } => self.link(ctx, *gfid, *parent, name).map(Reply::Attr),
             NamespaceOp::Unlink { parent, name, gives: _ } => self.unlink(ctx, *parent, name),
             NamespaceOp::Rmdir { parent, name } => self.rmdir(ctx, *parent, name),
@@ -280,6 +295,7 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::ReadLink { gfid } => self.read_link(*gfid),
             NamespaceOp::ReadDir { gfid, after, limit } => self.read_dir(*gfid, after, *limit),
             NamespaceOp::Parent { gfid } => self.parent(*gfid),
+            NamespaceOp::SetFlags { gfid, flags } => self.set_flags(ctx, *gfid, *flags).map(Reply::Attr),
             NamespaceOp::GetXattr { gfid, name } => self.get_xattr(*gfid, name),
             NamespaceOp::SetXattr { gfid, name, value, create } => self.set_xattr(ctx, *gfid, name, value, *create),
             NamespaceOp::ListXattr { gfid } => self.list_xattr(*gfid),
@@ -446,7 +462,7 @@ impl<S: Store> Namespace<S> {
 
     fn read_link(&self, gfid: Gfid) -> OpResult<Reply> {
         let found = self.existing(gfid)?;
-        if found.inode.kind != protocol::namespace::FileKind::Symlink {
+        if found.inode.kind != FileKind::Symlink {
             return errno(libc::EINVAL);
         }
         Ok(Reply::Bytes(found.inode.target))
@@ -531,6 +547,16 @@ impl<S: Store> Namespace<S> {
 }
 
 impl Found {
+    /// May a directory get a name?
+    fn takes_names(&self) -> OpResult<()> {
+        permitted(!self.inode.flags.immutable)
+    }
+
+    /// May this name of a directory go, or stand for something else?
+    fn gives(&self, child: &Self) -> OpResult<()> {
+        permitted(self.inode.flags.is_empty() && child.inode.flags.is_empty())
+    }
+
     fn attr(&self) -> Attr {
         self.inode.attr(self.gfid)
     }

@@ -49,6 +49,7 @@ impl<S: Store> Namespace<S> {
         if found.inode.is_dir() {
             return errno(libc::EISDIR);
         }
+        dir.gives(&found)?;
         self.overlay.delete(keys::of_name(keys::ENTRY, parent, name));
         self.drop_link(ctx, found)?;
         self.touch_dir(dir, ctx.now(), -1, 0);
@@ -62,6 +63,7 @@ impl<S: Store> Namespace<S> {
         if !found.inode.is_dir() {
             return errno(libc::ENOTDIR);
         }
+        dir.gives(&found)?;
         if found.inode.size > 0 {
             return errno(libc::ENOTEMPTY);
         }

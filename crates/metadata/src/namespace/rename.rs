@@ -1,13 +1,17 @@
 //! Moving and swapping names, as `renameat2(2)`.
 
-use super::inode::{Found, Place};
+use super::create::{New, new_inode};
+use super::inode::{Found, Inode, Place};
 use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
-use protocol::Gfid;
-use protocol::namespace::{RenameMode, Reply};
+use protocol::namespace::{FileKind, RenameMode, Reply};
+use protocol::{Gfid, PoolId};
 
 /// A directory and a name in it.
 type Spot<'a> = (Gfid, &'a [u8]);
+
+/// What hides a name of the layer below an overlay.
+const WHITEOUT: New<'static> = New { kind: FileKind::CharDevice, mode: 0, rdev: 0, target: &[], pool: PoolId::new(0) };
 
 impl<S: Store> Namespace<S> {
     pub(super) fn rename(
@@ -24,12 +28,17 @@ impl<S: Store> Namespace<S> {
         let Some(source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
         let target = self.entry(to.0, to.1)?;
         match (mode, &target) {
-            (RenameMode::NoReplace, Some(_)) => return errno(libc::EEXIST),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => return errno(libc::EEXIST),
             (RenameMode::Exchange, None) => return errno(libc::ENOENT),
             _ => {}
         }
         if target.as_ref().is_some_and(|target| target.gfid == source.gfid) {
             return Ok(Reply::Done); // the same file under both names: POSIX leaves both
+        }
+        from_dir.gives(&source)?;
+        match &target {
+            Some(target) => to_dir.gives(target)?,
+            None => to_dir.takes_names()?,
         }
         if from.0 != to.0 && source.inode.is_dir() && self.is_within(to.0, source.gfid)? {
             return errno(libc::EINVAL);
@@ -38,7 +47,10 @@ impl<S: Store> Namespace<S> {
             (RenameMode::Exchange, Some(target)) => {
                 self.exchange(ctx, (from, from_dir, source), (to, to_dir, target))?
             }
-            (_, target) => self.move_over(ctx, (from, from_dir, source), (to, to_dir, target))?,
+            (mode, target) => {
+                let whiteout = if mode.leaves_whiteout() { Some(new_inode(ctx, &from_dir, &WHITEOUT)?) } else { None };
+                self.move_over(ctx, (from, from_dir, source, whiteout), (to, to_dir, target))?;
+            }
         }
         Ok(Reply::Done)
     }
@@ -59,7 +71,7 @@ impl<S: Store> Namespace<S> {
     fn move_over(
         &mut self,
         ctx: &Context<'_>,
-        (from, from_dir, source): (Spot<'_>, Found, Found),
+        (from, from_dir, source, whiteout): (Spot<'_>, Found, Found, Option<Inode>),
         (to, to_dir, target): (Spot<'_>, Found, Option<Found>),
     ) -> OpResult<()> {
         let source_dir = source.inode.is_dir();
@@ -78,11 +90,16 @@ impl<S: Store> Namespace<S> {
         }
         self.overlay.delete(keys::of_name(keys::ENTRY, from.0, from.1));
         self.settle(ctx, to, source);
-        let subdirs_lost = i32::from(source_dir);
+        let (entries_lost, subdirs_lost) = (i64::from(whiteout.is_none()), i32::from(source_dir));
+        if let Some(inode) = whiteout {
+            let (gfid, place) = (self.new_gfid()?, Place::Entry(from.0, from.1.to_vec()));
+            self.place(from.0, from.1, Found { gfid, inode, place });
+            self.counters.files += 1;
+        }
         if from.0 == to.0 {
-            self.touch_dir(from_dir, ctx.now(), entries_gained - 1, subdirs_gained - subdirs_lost);
+            self.touch_dir(from_dir, ctx.now(), entries_gained - entries_lost, subdirs_gained - subdirs_lost);
         } else {
-            self.touch_dir(from_dir, ctx.now(), -1, -subdirs_lost);
+            self.touch_dir(from_dir, ctx.now(), -entries_lost, -subdirs_lost);
             self.touch_dir(to_dir, ctx.now(), entries_gained, subdirs_gained);
         }
         Ok(())

@@ -101,6 +101,15 @@ impl<S: Store> Namespace<S> {
                 overlay.put(key, &(session, 0u64));
             }
         }
+        Ok(())
+    }
+
+    /// Removes the answers of an older version: their sessions speak an older protocol, and do not
+    /// come back. The records are of this version then.
+    pub(super) fn forget_old_answers(overlay: &mut Overlay<S>) -> Result<(), StoreError> {
+        for key in overlay.keys(&[keys::ANSWER])? {
+            overlay.delete(key);
+        }
         overlay.put(keys::FORMAT.to_vec(), &FORMAT_VERSION);
         Ok(())
     }

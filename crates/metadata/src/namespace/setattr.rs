@@ -2,10 +2,12 @@
 
 use super::create::MODE_BITS;
 use super::inode::Inode;
-use super::{Context, Namespace, OpResult, errno, keys};
+use super::{Context, Namespace, OpResult, errno, keys, permitted};
 use crate::store::Store;
 use protocol::Gfid;
-use protocol::namespace::{Attr, FileKind, Reply, SetAttr, Timestamp, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
+use protocol::namespace::{
+    Attr, FileFlags, FileKind, Reply, SECURITY_CAPABILITY, SetAttr, Timestamp, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX,
+};
 use std::ops::ControlFlow;
 
 /// Longest name of an extended attribute, in bytes (Linux: XATTR_NAME_MAX).
@@ -16,6 +18,7 @@ impl<S: Store> Namespace<S> {
     /// renames and links and whose clock may be behind: it does not go back, and moves with what the writer changed.
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
+        may_set(&found.inode, set, now)?;
         let inode = &mut found.inode;
         let changeable = |inode: &Inode| (inode.size, inode.atime, inode.mtime, inode.mode, inode.uid, inode.gid);
         let before = changeable(inode);
@@ -51,6 +54,17 @@ impl<S: Store> Namespace<S> {
         Ok(attr)
     }
 
+    /// Sets the flags; by user 0 only.
+    pub(super) fn set_flags(&mut self, ctx: &Context<'_>, gfid: Gfid, flags: FileFlags) -> OpResult<Attr> {
+        permitted(ctx.caller.uid == 0)?;
+        let mut found = self.existing(gfid)?;
+        found.inode.flags = flags;
+        found.inode.ctime = ctx.now();
+        let attr = found.attr();
+        self.save(found);
+        Ok(attr)
+    }
+
     pub(super) fn get_xattr(&self, gfid: Gfid, name: &[u8]) -> OpResult<Reply> {
         check_xattr_name(name)?;
         if self.existing(gfid)?.inode.xattrs == 0 {
@@ -77,6 +91,7 @@ impl<S: Store> Namespace<S> {
         let mut found = self.existing(gfid)?;
         let key = keys::of_name(keys::XATTR, gfid, name);
         let exists = found.inode.xattrs > 0 && self.overlay.contains(&key)?;
+        permitted(found.inode.flags.is_empty())?;
         match (create, exists) {
             (Some(true), true) => return errno(libc::EEXIST),
             (Some(false), false) => return errno(libc::ENODATA),
@@ -115,8 +130,11 @@ impl<S: Store> Namespace<S> {
         let mut found = self.existing(gfid)?;
         let key = keys::of_name(keys::XATTR, gfid, name);
         if found.inode.xattrs == 0 || !self.overlay.contains(&key)? {
+            // A writer asks for this one to be gone, also where he may only append.
+            permitted(found.inode.flags.is_empty() || name == SECURITY_CAPABILITY)?;
             return errno(libc::ENODATA);
         }
+        permitted(found.inode.flags.is_empty())?;
         found.inode.xattrs -= 1;
         found.inode.xattr_list_bytes = found.inode.xattr_list_bytes.saturating_sub(name.len() as u32 + 1);
         found.inode.ctime = ctx.now();
@@ -124,6 +142,22 @@ impl<S: Store> Namespace<S> {
         self.overlay.delete(key);
         Ok(Reply::Done)
     }
+}
+
+/// What a user may change in spite of the flags: where only more may come, times become now. What a
+/// writer tells of before, with its ctime, was permitted then.
+fn may_set(inode: &Inode, set: &SetAttr, now: Timestamp) -> OpResult<()> {
+    if set.ctime.is_some() {
+        return Ok(());
+    }
+    let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let mut times = [set.atime, set.mtime].into_iter().flatten();
+    if inode.flags.immutable {
+        permitted(!rights && set.size.is_none() && times.clone().next().is_none())?;
+    }
+    // What was appended is told with it.
+    let is_cut = set.size.is_some_and(|size| size < inode.size);
+    permitted(!inode.flags.append_only || (!rights && !is_cut && times.all(|time| time == now)))
 }
 
 /// The next time that there is.

@@ -7,7 +7,7 @@ use crate::store::{EmbeddedStore, MemoryStore, StoreConfig};
 use oracle::Oracle;
 use proptest::prelude::*;
 use protocol::SessionId;
-use protocol::namespace::{FileKind, LINK_MAX, RenameMode, SetAttr, XATTR_BYTES_MAX};
+use protocol::namespace::{FileFlags, FileKind, LINK_MAX, LeaseMode, RenameMode, SetAttr, XATTR_BYTES_MAX};
 use std::collections::BTreeSet;
 
 const POOL: PoolId = PoolId::new(3);
@@ -59,6 +59,7 @@ enum Step {
     Inspect { file: u8, what: u8 },
     SetXattr { file: u8, name: u8, create: Option<bool> },
     RemoveXattr { file: u8, name: u8 },
+    MakeUnnamed { parent: u8, linkable: bool },
     Open { file: u8 },
     Close { file: u8 },
     Commit,
@@ -80,6 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (f(), 0..4u8).prop_map(|(file, what)| Step::Inspect { file, what }),
         1 => (f(), n(), any::<Option<bool>>()).prop_map(|(file, name, create)| Step::SetXattr { file, name, create }),
         1 => (f(), n()).prop_map(|(file, name)| Step::RemoveXattr { file, name }),
+        2 => (f(), any::<bool>()).prop_map(|(parent, linkable)| Step::MakeUnnamed { parent, linkable }),
         2 => f().prop_map(|file| Step::Open { file }),
         2 => f().prop_map(|file| Step::Close { file }),
         1 => Just(Step::Commit),
@@ -165,6 +167,13 @@ impl Pair {
             Step::RemoveXattr { file, name } => {
                 NamespaceOp::RemoveXattr { gfid: self.file(file), name: Self::name(name) }
             }
+            Step::MakeUnnamed { parent, linkable } => NamespaceOp::CreateUnnamed {
+                parent: self.file(parent),
+                mode: 0o600,
+                pool: POOL,
+                open: LeaseMode::Write,
+                linkable,
+            },
             Step::Open { .. } | Step::Close { .. } | Step::Commit | Step::Reopen => return None,
         })
     }
@@ -203,7 +212,8 @@ impl Pair {
         let (now, open) = (at(self.now), self.oracle.open.clone());
         let caller = caller(self.now);
         let got = self.ns().execute(&caller, &|gfid| open.contains(&gfid), op).expect("store works");
-        if let (NamespaceOp::Create { .. }, Reply::Attr(attr)) = (op, &got) {
+        let makes = matches!(op, NamespaceOp::Create { .. } | NamespaceOp::CreateUnnamed { .. });
+        if let (true, Reply::Attr(attr)) = (makes, &got) {
             self.files.push(attr.gfid);
         }
         let want = self.oracle.apply(op, now, &got);
@@ -341,14 +351,15 @@ fn the_format_before_is_raised() {
     let version = |number: u32| postcard::to_stdvec(&number).expect("encodes");
     let (gfid, session) = (Gfid::of_inode(9), SessionId::new(4));
     let note = postcard::to_stdvec(&session).expect("encodes");
-    for before in [1, 2] {
+    let note_3 = postcard::to_stdvec(&(session, 0u64)).expect("encodes");
+    for (before, note) in [(1, &note), (2, &note), (3, &note_3)] {
         let writer = (keys::of_gfid(keys::WRITER, gfid), Some(note.clone()));
         let done = (keys::answer(session, 5), Some(vec![6]));
         store.commit([(keys::FORMAT.to_vec(), Some(version(before))), writer, done].into()).expect("commit");
         let ns = Namespace::open(store.clone(), at(1)).expect("it is raised");
         let retained = ns.retained().expect("store works");
         assert_eq!(retained.writers, [(gfid, (session, 0))]);
-        assert_eq!(retained.answers, [(session, 5, Reply::Done)], "bytes that older versions wrote");
+        assert_eq!(retained.answers, [], "its session speaks an older protocol, and does not come back");
         assert_eq!(store.get(keys::FORMAT).expect("store works"), Some(version(FORMAT_VERSION)));
     }
 }
@@ -504,4 +515,93 @@ fn what_was_committed_survives_a_kill() {
         let next = made(&mut killed, &create(Gfid::ROOT, b"next", FileKind::Regular)).gfid;
         assert!(!gfids.contains(&next), "a gfid was dealt twice");
     }
+}
+
+#[test]
+fn a_rename_leaves_a_whiteout() {
+    let mut ns = fresh();
+    let dir = made(&mut ns, &create(Gfid::ROOT, b"d", FileKind::Directory)).gfid;
+    let rename = |(parent, name): (Gfid, &[u8]), (new_parent, new_name): (Gfid, &[u8]), mode| {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        NamespaceOp::Rename { parent, name, new_parent, new_name, mode }
+    };
+    let lookup = |parent: Gfid, name: &[u8]| NamespaceOp::Lookup { parent, name: name.to_vec() };
+    let is_whiteout = |attr: Attr| (attr.kind, attr.rdev, attr.mode) == (FileKind::CharDevice, 0, 0);
+    for (name, kind) in [(&b"f"[..], FileKind::Regular), (b"sub", FileKind::Directory), (b"l", FileKind::Symlink)] {
+        let file = made(&mut ns, &create(Gfid::ROOT, name, kind)).gfid;
+        for to in [(Gfid::ROOT, &[name, b"2"].concat()[..]), (dir, name)] {
+            let source = if to.0 == dir { [name, b"2"].concat() } else { name.to_vec() };
+            assert_eq!(run(&mut ns, &rename((Gfid::ROOT, &source), to, RenameMode::Whiteout)), Reply::Done);
+            assert_eq!(made(&mut ns, &lookup(to.0, to.1)).gfid, file);
+            assert!(is_whiteout(made(&mut ns, &lookup(Gfid::ROOT, &source))));
+            assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
+        }
+    }
+    let taken = rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::WhiteoutNoReplace);
+    assert_eq!(run(&mut ns, &taken), Reply::Errno(libc::EEXIST));
+    // Back over its own whiteout.
+    assert_eq!(run(&mut ns, &rename((dir, b"f"), (Gfid::ROOT, b"f"), RenameMode::Whiteout)), Reply::Done);
+    assert!(is_whiteout(made(&mut ns, &lookup(dir, b"f"))));
+    assert_eq!(made(&mut ns, &lookup(Gfid::ROOT, b"f")).kind, FileKind::Regular);
+    assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
+}
+
+#[test]
+fn flags_hold_on_every_path() {
+    let mut ns = fresh();
+    let root = Gfid::ROOT;
+    let eperm = Reply::Errno(libc::EPERM);
+    let by = |ns: &mut Namespace<MemoryStore>, uid: u32, op: &NamespaceOp| {
+        ns.execute(&Caller { uid, ..caller(1) }, &|_| false, op).expect("store works")
+    };
+    let rename = |(parent, name): (Gfid, &[u8]), (new_parent, new_name): (Gfid, &[u8]), mode| {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        NamespaceOp::Rename { parent, name, new_parent, new_name, mode }
+    };
+    let unlink = |name: &[u8]| NamespaceOp::Unlink { parent: root, name: name.to_vec(), gives: None };
+    let file = made(&mut ns, &create(root, b"f", FileKind::Regular)).gfid;
+    made(&mut ns, &create(root, b"other", FileKind::Regular));
+    let dir = made(&mut ns, &create(root, b"d", FileKind::Directory)).gfid;
+    made(&mut ns, &create(dir, b"in", FileKind::Regular));
+    let set = |gfid, set: SetAttr| NamespaceOp::SetAttr { gfid, set, sync: false };
+    let touch = |time| SetAttr { mtime: Some(at(time)), atime: Some(at(time)), ..SetAttr::default() };
+    let told = SetAttr { size: Some(9), mtime: Some(at(7)), ctime: Some(at(7)), ..SetAttr::default() };
+    for append_only in [false, true] {
+        let flags = FileFlags { immutable: !append_only, append_only };
+        for gfid in [file, dir] {
+            let flag = NamespaceOp::SetFlags { gfid, flags };
+            assert_eq!(by(&mut ns, 7, &flag), eperm, "root only");
+            assert!(matches!(by(&mut ns, 0, &flag), Reply::Attr(attr) if attr.flags == flags));
+        }
+        let user = |name: &[u8]| NamespaceOp::SetXattr { gfid: file, name: name.to_vec(), value: vec![], create: None };
+        for op in [
+            unlink(b"f"),
+            NamespaceOp::Link { gfid: file, parent: root, name: b"g".to_vec() },
+            rename((root, b"f"), (root, b"g"), RenameMode::Replace),
+            rename((root, b"other"), (root, b"f"), RenameMode::Replace),
+            rename((root, b"other"), (root, b"f"), RenameMode::Exchange),
+            rename((dir, b"in"), (root, b"g"), RenameMode::Replace),
+            rename((root, b"d"), (root, b"e"), RenameMode::Whiteout),
+            NamespaceOp::Unlink { parent: dir, name: b"in".to_vec(), gives: None },
+            NamespaceOp::Rmdir { parent: root, name: b"d".to_vec() },
+            set(file, SetAttr { mode: Some(0o600), ..SetAttr::default() }),
+            set(file, SetAttr { uid: Some(5), ..SetAttr::default() }),
+            set(file, SetAttr { size: Some(if append_only { 8 } else { 0 }), ..SetAttr::default() }),
+            set(dir, touch(3)),
+            user(b"user.a"),
+            NamespaceOp::RemoveXattr { gfid: file, name: b"user.a".to_vec() },
+        ] {
+            assert_eq!(by(&mut ns, 0, &op), eperm, "{op:?} of {flags:?}");
+        }
+        let may_add = |reply: Reply| if append_only { matches!(reply, Reply::Attr(_)) } else { reply == eperm };
+        assert!(may_add(by(&mut ns, 0, &create(dir, b"new", FileKind::Regular))));
+        assert!(may_add(by(&mut ns, 0, &set(file, touch(1)))), "touch");
+        assert!(matches!(by(&mut ns, 0, &set(file, told)), Reply::Attr(_)), "what a writer was permitted before");
+    }
+    for gfid in [file, dir] {
+        let flag = NamespaceOp::SetFlags { gfid, flags: FileFlags::default() };
+        assert!(matches!(by(&mut ns, 0, &flag), Reply::Attr(_)));
+    }
+    assert_eq!(by(&mut ns, 0, &unlink(b"f")), Reply::Done);
+    assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
 }

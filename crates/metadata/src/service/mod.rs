@@ -231,7 +231,10 @@ impl<S: Store> Service<S> {
         }
         let mut pending = Pending { token, request, deadline, repeated: None, waits_for: Gfid::default() };
         match (&pending.request.op, session.answers.get(&id.1)) {
-            (NamespaceOp::Create { open: Some(_), .. }, Some(Reply::Attr(attr))) => pending.repeated = Some(*attr),
+            (
+                NamespaceOp::Create { open: Some(_), .. } | NamespaceOp::CreateUnnamed { .. },
+                Some(Reply::Attr(attr)),
+            ) => pending.repeated = Some(*attr),
             (_, Some(answer)) => return ControlFlow::Break((token, answer.clone())),
             (op, None) if session.answers.len() >= answers_max && is_kept(op) => {
                 return ControlFlow::Break((token, Reply::Errno(libc::EAGAIN)));
@@ -420,6 +423,15 @@ impl<S: Store> Service<S> {
 
     /// Carries a request out, or parks it until the leases allow it; `granted` is the file for which they do.
     fn attempt(&mut self, now: Duration, pending: Pending, granted: Option<Gfid>) -> Result<(), StoreError> {
+        if let NamespaceOp::Open { gfid, lease: LeaseMode::Write } = pending.request.op
+            && self.namespace.attr(gfid)?.is_some_and(|attr| attr.flags.immutable)
+        {
+            if let Some(granted) = granted {
+                self.leases.returned(now, granted, pending.request.session, None);
+            }
+            self.reply(pending.token, Reply::Errno(libc::EPERM));
+            return Ok(());
+        }
         if let Some((gfid, want)) = self.need(&pending)?
             && granted != Some(gfid)
         {
@@ -482,10 +494,12 @@ impl<S: Store> Service<S> {
             Ok(self.namespace.attr(gfid)?.is_some_and(|attr| attr.kind == FileKind::Regular))
         };
         Ok(match &pending.request.op {
-            NamespaceOp::Create { open: Some(mode), .. } => match pending.repeated {
-                Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
-                _ => None,
-            },
+            NamespaceOp::Create { open: Some(mode), .. } | NamespaceOp::CreateUnnamed { open: mode, .. } => {
+                match pending.repeated {
+                    Some(attr) if regular(attr.gfid)? => Some((attr.gfid, Want::Hold(*mode))),
+                    _ => None,
+                }
+            }
             NamespaceOp::Open { gfid, lease } if regular(*gfid)? => Some((*gfid, Want::Hold(*lease))),
             NamespaceOp::GetAttr { gfid } => Some((*gfid, Want::Current)),
             NamespaceOp::Lookup { parent, name } if !self.leases.is_empty() => {
@@ -493,6 +507,8 @@ impl<S: Store> Service<S> {
                 gfid.filter(|gfid| self.leases.held(*gfid, session).is_none()).map(|gfid| (gfid, Want::Current))
             }
             NamespaceOp::SetAttr { gfid, set: SetAttr { size: Some(_), .. }, .. } => Some((*gfid, Want::Alone)),
+            // Whoever goes on afterwards has to ask, and learns of the flags.
+            NamespaceOp::SetFlags { gfid, .. } => Some((*gfid, Want::Alone)),
             // A writer may know of a change that the service was not told yet, and that came before this one.
             NamespaceOp::SetAttr { gfid, .. } => Some((*gfid, Want::Current)),
             // Holders of leases remember that a file has none, so as not to ask before every write.
@@ -557,7 +573,9 @@ fn is_kept(op: &NamespaceOp) -> bool {
     matches!(
         op,
         NamespaceOp::SetAttr { .. }
+            | NamespaceOp::SetFlags { .. }
             | NamespaceOp::Create { .. }
+            | NamespaceOp::CreateUnnamed { .. }
             | NamespaceOp::Link { .. }
             | NamespaceOp::Unlink { .. }
             | NamespaceOp::Rmdir { .. }
@@ -600,6 +618,7 @@ fn is_growing(op: &NamespaceOp) -> bool {
     matches!(
         op,
         NamespaceOp::Create { .. }
+            | NamespaceOp::CreateUnnamed { .. }
             | NamespaceOp::Link { .. }
             | NamespaceOp::Rename { .. }
             | NamespaceOp::SetXattr { .. }

@@ -48,7 +48,17 @@ impl<S: Store> Service<S> {
             }
             NamespaceOp::Mount => Reply::TryAgain,
             NamespaceOp::Sync => Reply::Done,
-            NamespaceOp::Create { open: Some(mode), .. } => self.create_open(now, &request, *mode, repeated)?,
+            NamespaceOp::Create { open: Some(mode), .. } | NamespaceOp::CreateUnnamed { open: mode, .. } => {
+                self.create_open(now, &request, *mode, repeated)?
+            }
+            NamespaceOp::Link { gfid, .. } => {
+                let reply = self.change(now, &request)?;
+                if matches!(reply, Reply::Attr(_)) {
+                    // It may have had none before.
+                    self.orphans.remove(gfid);
+                }
+                reply
+            }
             NamespaceOp::ReadDir { .. } => self.list(&request)?,
             NamespaceOp::SetAttr { gfid, set, .. } => {
                 let reply = self.change(now, &request)?;
@@ -148,6 +158,9 @@ impl<S: Store> Service<S> {
         let Reply::Attr(attr) = reply else { return Ok(reply) };
         if attr.kind == FileKind::Regular {
             self.leases.grant_new(now, attr.gfid, request.session, mode);
+        }
+        if attr.nlink == 0 {
+            self.orphans.insert(attr.gfid);
         }
         self.opened(request.session, &attr)?;
         Ok(Reply::Opened { attr, grant: self.grant_of(attr.gfid, request.session) })

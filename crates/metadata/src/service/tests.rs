@@ -3,6 +3,7 @@
 mod extremes;
 mod locks;
 mod power;
+mod unnamed;
 
 use super::*;
 use crate::store::MemoryStore;

@@ -4,7 +4,6 @@ use std::io::IoSlice;
 use std::os::unix::prelude::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
-#[cfg(target_os = "macos")]
 use std::time::SystemTime;
 
 use smallvec::SmallVec;
@@ -116,6 +115,52 @@ impl ResponseStruct<abi::fuse_attr_out> {
             attr_valid_nsec: ttl.subsec_nanos(),
             dummy: 0,
             attr: attr.attr,
+        })
+    }
+}
+
+impl ResponseStruct<abi::fuse_statx_out> {
+    pub(crate) fn new_statx(ttl: &Duration, attr: &Attr, birth: Option<SystemTime>) -> Self {
+        // As in linux/stat.h.
+        const STATX_BASIC_STATS: u32 = 0x7ff;
+        const STATX_BTIME: u32 = 0x800;
+        let time = |tv_sec: i64, tv_nsec: u32| abi::fuse_sx_time {
+            tv_sec,
+            tv_nsec,
+            reserved: 0,
+        };
+        let attr = attr.attr;
+        let (btime, btime_mask) = match birth {
+            Some(birth) => {
+                let (secs, nanos) = time_from_system_time(&birth);
+                (time(secs, nanos), STATX_BTIME)
+            }
+            None => (time(0, 0), 0),
+        };
+        ResponseStruct(abi::fuse_statx_out {
+            attr_valid: ttl.as_secs(),
+            attr_valid_nsec: ttl.subsec_nanos(),
+            flags: 0,
+            spare: [0; 2],
+            stat: abi::fuse_statx {
+                mask: STATX_BASIC_STATS | btime_mask,
+                blksize: attr.blksize,
+                nlink: attr.nlink,
+                uid: attr.uid,
+                gid: attr.gid,
+                mode: attr.mode as u16,
+                ino: attr.ino,
+                size: attr.size,
+                blocks: attr.blocks,
+                atime: time(attr.atime, attr.atimensec),
+                btime,
+                ctime: time(attr.ctime, attr.ctimensec),
+                mtime: time(attr.mtime, attr.mtimensec),
+                // The kernel's new_decode_dev().
+                rdev_major: (attr.rdev & 0xfff00) >> 8,
+                rdev_minor: (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xfff00),
+                ..Default::default()
+            },
         })
     }
 }

@@ -7,12 +7,15 @@ mod data;
 mod limits;
 mod names;
 mod space;
+mod unnamed;
 
 use super::Bench;
 use super::report::Report;
 use super::rig::Rig;
 use crate::error::{Context, Outcome, ensure, fail};
+use crate::process;
 use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
@@ -23,12 +26,18 @@ const MAPPINGS_SECONDS: u64 = 120;
 const SET_IDS: &str = include_str!("set_ids.py");
 /// Some hundred cases, each with a process of its own.
 const SET_IDS_SECONDS: u64 = 240;
+const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
+const OVERLAY_SECONDS: u64 = 120;
+const CHATTR: &str = concat!(include_str!("../expect.py"), include_str!("../chattr.py"));
+const CHATTR_SECONDS: u64 = 60;
+const OPTIONS: &str = concat!(include_str!("../expect.py"), include_str!("../mount_options.py"));
+const OPTIONS_SECONDS: u64 = 180;
 
 /// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
 
 fn checks() -> impl Iterator<Item = &'static Check> {
-    data::CHECKS.iter().chain(&names::CHECKS).chain(&space::CHECKS).chain(&limits::CHECKS)
+    data::CHECKS.iter().chain(&names::CHECKS).chain(&space::CHECKS).chain(&limits::CHECKS).chain(&unnamed::CHECKS)
 }
 
 /// Runs one check by name.
@@ -58,7 +67,60 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "set_ids") {
         report.case("posix", "set_ids", || set_ids(bench, rig))?;
     }
+    if report_wants(report, "upper_layer_of_overlayfs") {
+        report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
+    }
+    if report_wants(report, "flags_of_chattr") {
+        report.case("posix", "flags_of_chattr", || chattr(bench, rig))?;
+    }
+    if report_wants(report, "options_of_mount") {
+        report.case("posix", "options_of_mount", || mount_options(bench, rig))?;
+    }
     Ok(())
+}
+
+/// What chattr(1) forbids is refused as on the local file system of the build directory.
+fn chattr(bench: &Bench, rig: &Rig) -> Outcome {
+    let area = rig.area(bench, "posix-chattr")?;
+    let local = rig.scratch("chattr")?;
+    let script = rig.scratch("program")?.join("chattr.py");
+    std::fs::write(&script, CHATTR).doing(|| "cannot write the script")?;
+    let done = bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), CHATTR_SECONDS);
+    // After a failure flags may be left, that nobody could remove.
+    for dir in [&area, &local] {
+        bench.run(Command::new("chattr").arg("-R").arg("-f").arg("-ia").arg(dir), CHATTR_SECONDS)?;
+    }
+    done.map(drop)
+}
+
+/// mount(8), with its helper, takes the options of fstab as for a local file system. In a mount
+/// namespace of its own, where the helper may be in /sbin.
+fn mount_options(bench: &Bench, rig: &Rig) -> Outcome {
+    let scratch = rig.scratch("options")?;
+    let script = scratch.join("mount_options.py");
+    std::fs::write(&script, OPTIONS).doing(|| "cannot write the script")?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "python3"]).arg(script);
+    command.arg(rig.cluster.layout().monitor.to_string()).arg(&scratch).arg(bench.binaries.join("fuse-client"));
+    let done = bench.run(&mut command, OPTIONS_SECONDS);
+    // After a kill one may be left, in that namespace.
+    for client in process::find("fuse-client", &[&scratch.display().to_string()]) {
+        kill_process(client, Signal::TERM).doing(|| "cannot end a client")?;
+    }
+    done.map(drop)
+}
+
+/// The mount holds the writable layer of an overlay over a local directory.
+fn overlay(bench: &Bench, rig: &Rig) -> Outcome {
+    let (area, local) = (rig.area(bench, "posix-overlay")?, rig.scratch("overlay")?);
+    let script = rig.scratch("program")?.join("overlay.py");
+    std::fs::write(&script, OVERLAY).doing(|| "cannot write the script")?;
+    let mut command = Command::new("python3");
+    command.arg(script).arg(local.join("lower")).arg(area.join("layer")).arg(local.join("merged"));
+    let done = bench.run(&mut command, OVERLAY_SECONDS);
+    // After a failure or a kill it may still be there.
+    crate::mounts::clear(&local);
+    done.map(drop)
 }
 
 /// Stores through shared mappings of one mount, and what another one then sees: see `mappings.py`.

@@ -12,9 +12,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// File systems take times from a clock that moves by ticks.
+const SLACK: Duration = Duration::from_millis(100);
 
 /// All of this module.
-pub const CHECKS: [Check; 10] = [
+pub const CHECKS: [Check; 11] = [
     ("hard_links", 30, hard_links),
     ("symbolic_links", 30, symbolic_links),
     ("unlink_while_open", 60, unlink_while_open),
@@ -23,6 +27,7 @@ pub const CHECKS: [Check; 10] = [
     ("special_files", 30, special_files),
     ("extended_attributes", 60, extended_attributes),
     ("times_in_nanoseconds", 30, times),
+    ("time_of_birth", 30, birth),
     ("owner_and_mode", 30, owner_and_mode),
     ("locks_between_processes", 60, locks),
 ];
@@ -185,15 +190,42 @@ fn times(dir: &Path, _: bool) -> Outcome {
         same("atime", &(meta.atime(), meta.atime_nsec()), &(access.tv_sec, access.tv_nsec))?;
     }
     let before = meta(&path)?;
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     fs::write(&path, "later").doing(|| "write")?;
     let after = meta(&path)?;
     let time = |m: &fs::Metadata| (m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());
     ensure!(after.mtime() > before.mtime() && time(&after) != time(&before), "a write does not change the times");
     let parent = meta(dir)?;
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     fs::write(dir.join("new"), "").doing(|| "create")?;
     ensure!(time(&meta(dir)?) > time(&parent), "a new name does not change its directory's time");
+    Ok(())
+}
+
+/// It is told, and nothing moves it.
+fn birth(dir: &Path, _: bool) -> Outcome {
+    let before = SystemTime::now() - SLACK;
+    let born = |path: &Path| meta(path)?.created().doing(|| format!("birth of {}", path.display()));
+    let path = dir.join("file");
+    fs::write(&path, "x").doing(|| "write")?;
+    fs::create_dir(dir.join("d")).and_then(|()| symlink("x", dir.join("l"))).doing(|| "mkdir, symlink")?;
+    for name in ["file", "d", "l"] {
+        let time = born(&dir.join(name))?;
+        ensure!(time >= before && time <= SystemTime::now() + SLACK, "{name} was made now, not at {time:?}");
+    }
+    let first = born(&path)?;
+    std::thread::sleep(Duration::from_millis(20));
+    let old = Timespec { tv_sec: 1_000, tv_nsec: 0 };
+    let wanted = Timestamps { last_access: old, last_modification: old };
+    utimensat(CWD, &path, &wanted, AtFlags::empty()).doing(|| "utimensat")?;
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).doing(|| "chmod")?;
+    OpenOptions::new().append(true).open(&path).and_then(|mut file| file.write_all(b"more")).doing(|| "append")?;
+    let moved = dir.join("d/moved");
+    fs::hard_link(&path, dir.join("other")).and_then(|()| fs::rename(&path, &moved)).doing(|| "link and rename")?;
+    same("birth", &(born(&moved)?, born(&dir.join("other"))?), &(first, first))?;
+    same("size that came with it", &meta(&moved)?.len(), &5)?;
+    fs::remove_file(&moved).and_then(|()| fs::write(&moved, "")).doing(|| "a file made anew")?;
+    ensure!(born(&moved)? > first, "a file made anew was born with the old one");
     Ok(())
 }
 

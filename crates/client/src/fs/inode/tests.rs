@@ -19,6 +19,8 @@ fn attr(size: u64) -> Attr {
         mtime: time(1),
         ctime: time(1),
         pool: PoolId::new(1),
+        btime: None,
+        flags: protocol::namespace::FileFlags::default(),
     }
 }
 

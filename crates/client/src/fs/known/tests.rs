@@ -34,6 +34,8 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         mtime: time,
         ctime: time,
         pool: PoolId::new(1),
+        btime: None,
+        flags: protocol::namespace::FileFlags::default(),
     }
 }
 

@@ -11,6 +11,8 @@ pub struct Node {
     children: BTreeMap<Vec<u8>, Gfid>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Vec<u8>,
+    /// It was made without a name, and may get one.
+    linkable: bool,
 }
 
 /// The tree, and which files are held open.
@@ -25,8 +27,14 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn new(root: Attr) -> Self {
-        let node =
-            Node { attr: root, parent: None, children: BTreeMap::new(), xattrs: BTreeMap::new(), target: Vec::new() };
+        let node = Node {
+            attr: root,
+            parent: None,
+            children: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            target: Vec::new(),
+            linkable: false,
+        };
         let nodes = BTreeMap::from([(root.gfid, node)]);
         Self { nodes, open: BTreeSet::new(), purged: BTreeSet::new(), gone: BTreeMap::new() }
     }
@@ -143,6 +151,31 @@ impl Oracle {
                 }
                 self.create(op, now, got)
             }
+            NamespaceOp::CreateUnnamed { parent, mode, pool, linkable, .. } => {
+                self.dir(*parent)?;
+                let dir = self.nodes[parent].attr;
+                let Reply::Attr(Attr { gfid, .. }) = got else { panic!("{op:?} must succeed, not {got:?}") };
+                let attr = Attr {
+                    gfid: *gfid,
+                    kind: FileKind::Regular,
+                    mode: *mode,
+                    uid: 7,
+                    gid: if dir.mode & 0o2000 != 0 { dir.gid } else { 8 },
+                    nlink: 0,
+                    rdev: 0,
+                    size: 0,
+                    atime: now,
+                    mtime: now,
+                    ctime: now,
+                    pool: *pool,
+                    btime: Some(now),
+                    flags: Default::default(),
+                };
+                let (children, xattrs, target) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+                let node = Node { attr, parent: None, children, xattrs, target, linkable: *linkable };
+                self.nodes.insert(*gfid, node);
+                Ok(Reply::Attr(attr))
+            }
             NamespaceOp::Link { gfid, parent, name } => {
                 Self::name(name)?;
                 self.dir(*parent)?;
@@ -152,9 +185,10 @@ impl Oracle {
                 if self.dir(*parent)?.children.contains_key(name) {
                     return Err(libc::EEXIST);
                 }
-                if self.node(*gfid)?.attr.nlink == 0 {
+                if self.node(*gfid)?.attr.nlink == 0 && !self.node(*gfid)?.linkable {
                     return Err(libc::ENOENT);
                 }
+                self.nodes.get_mut(gfid).expect("exists").linkable = false;
                 let attr = &mut self.nodes.get_mut(gfid).expect("exists").attr;
                 attr.nlink += 1;
                 attr.ctime = now;
@@ -242,6 +276,8 @@ impl Oracle {
             mtime: now,
             ctime: now,
             pool: if *kind == FileKind::Regular { *pool } else { Default::default() },
+            btime: Some(now),
+            flags: Default::default(),
         };
         let node = Node {
             attr,
@@ -249,6 +285,7 @@ impl Oracle {
             children: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             target: target.clone(),
+            linkable: false,
         };
         self.nodes.insert(*gfid, node);
         self.nodes.get_mut(parent).expect("exists").children.insert(name.clone(), *gfid);
