@@ -2,6 +2,7 @@
 //!
 //! * [`store`]: the seam to the key-value store, with an embedded backend (`fjall`) and one in memory.
 //! * [`namespace`]: what the operations of [`protocol::namespace`] do to the tree; pure over that seam.
+//! * [`acl`]: POSIX access control lists, and how they go together with modes; pure.
 //! * [`lease`]: who may cache or write a file, as a state machine with time passed in.
 //! * [`locks`]: byte-range locks over all mounts, likewise.
 //! * [`service`]: the two together with sessions, exactly-once answers and the grace period after a restart. Requests go
@@ -26,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod lease;
 pub mod locks;
 pub mod namespace;

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of all wire formats together; peers of different versions refuse each other in the handshake.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// A control message that cannot be decoded.
 #[derive(Debug, thiserror::Error)]

@@ -280,6 +280,7 @@ mod tests {
             mtime: time,
             ctime: time,
             pool: PoolId::new(1),
+            has_xattrs: false,
         };
         DirEntry { name: name.as_bytes().to_vec(), attr, written_elsewhere: false }
     }

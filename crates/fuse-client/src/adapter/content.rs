@@ -4,7 +4,7 @@ use super::handles::bypasses_pages;
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
-use client::fs::{CreateMode, Sought, SyncKind, WriteMode, WrittenBy};
+use client::fs::{CreateMode, Permissions, Sought, SyncKind, WriteMode, WrittenBy};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -93,7 +93,7 @@ impl Adapter {
         req: &Request,
         parent: Gfid,
         name: &OsStr,
-        mode: u32,
+        (mode, umask): (u32, u32),
         flags: OpenFlags,
         reply: ReplyCreate,
     ) {
@@ -103,6 +103,7 @@ impl Adapter {
             truncate: flags.0 & libc::O_TRUNC != 0,
             write: writes(flags),
         };
+        let permissions = Permissions { mode: mode & 0o7777, umask };
         let handle = self.handle(flags);
         let shape = self.shape();
         self.run(
@@ -111,7 +112,7 @@ impl Adapter {
             (parent, 0),
             reply,
             move |fs| async move {
-                let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
+                let made = fs.create(parent, name, permissions, how, caller).await?;
                 if is_mappable(flags) {
                     fs.may_be_mapped(made.0.gfid);
                 }

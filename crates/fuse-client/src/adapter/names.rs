@@ -4,13 +4,13 @@ use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::ALIVE;
-use client::fs::{DirPage, LocalFs};
+use client::fs::{DirPage, LocalFs, Permissions};
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
 };
 use protocol::Gfid;
-use protocol::namespace::{FileKind, NAME_BYTES_MAX, SetAttr};
+use protocol::namespace::{ACL_ACCESS, ACL_DEFAULT, FileKind, NAME_BYTES_MAX, SetAttr};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -138,18 +138,35 @@ impl Adapter {
         );
     }
 
-    pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
+    pub(super) fn do_mknod(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        name: &OsStr,
+        (mode, umask): (u32, u32),
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
+        let permissions = Permissions { mode: mode & MODE_BITS, umask };
         self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
-            fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await
+            fs.make(parent, name, kind, permissions, rdev, caller).await
         });
     }
 
-    pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
+    pub(super) fn do_mkdir(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        name: &OsStr,
+        (mode, umask): (u32, u32),
+        reply: ReplyEntry,
+    ) {
         let (caller, name) = (caller(req), bytes(name));
+        let permissions = Permissions { mode: mode & MODE_BITS, umask };
         self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
-            fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await
+            fs.make(parent, name, FileKind::Directory, permissions, 0, caller).await
         });
     }
 
@@ -284,9 +301,12 @@ impl Adapter {
         file: Gfid,
         name: &OsStr,
         value: &[u8],
-        flags: i32,
+        (flags, kill_sgid): (i32, bool),
         reply: ReplyEmpty,
     ) {
+        if self.refuses(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let create = match flags & (libc::XATTR_CREATE | libc::XATTR_REPLACE) {
             0 => None,
             libc::XATTR_CREATE => Some(true),
@@ -295,13 +315,16 @@ impl Adapter {
         };
         let (caller, name, value) = (caller(req), bytes(name), value.to_vec());
         self.run_empty(req, RequestKind::SetXattr, file, reply, move |fs| async move {
-            fs.setxattr(file, name, value, create, caller).await
+            fs.setxattr(file, name, value, create, kill_sgid, caller).await
         });
     }
 
     pub(super) fn do_getxattr(&self, req: &Request, file: Gfid, name: &OsStr, size: u32, reply: ReplyXattr) {
         if name == ALIVE {
             return if size == 0 { reply.size(1) } else { reply.data(b"1") };
+        }
+        if self.refuses(name) {
+            return reply.error(Errno::EOPNOTSUPP);
         }
         if self.fs.lacks_xattr(file, name.as_bytes()) {
             return reply.error(Errno::ENODATA);
@@ -312,10 +335,28 @@ impl Adapter {
         });
     }
 
+    pub(super) fn do_listxattr(&self, req: &Request, file: Gfid, size: u32, reply: ReplyXattr) {
+        if self.fs.has_no_xattrs(file) {
+            return if size == 0 { reply.size(0) } else { reply.data(b"") };
+        }
+        let caller = caller(req);
+        self.run_xattr(req, RequestKind::ListXattr, file, size, reply, move |fs| async move {
+            fs.listxattr(file, caller).await
+        });
+    }
+
     pub(super) fn do_removexattr(&self, req: &Request, file: Gfid, name: &OsStr, reply: ReplyEmpty) {
+        if self.refuses(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let (caller, name) = (caller(req), bytes(name));
         self.run_empty(req, RequestKind::RemoveXattr, file, reply, move |fs| async move {
             fs.removexattr(file, name, caller).await
         });
+    }
+
+    /// Is the attribute an ACL by which this kernel would not go?
+    fn refuses(&self, name: &OsStr) -> bool {
+        !self.acls && [ACL_ACCESS, ACL_DEFAULT].contains(&name.as_bytes())
     }
 }

@@ -59,6 +59,7 @@ mod tests {
             mtime: time,
             ctime: time,
             pool: PoolId::new(0),
+            has_xattrs: false,
         };
         let mut gone = GoneDirectories::default();
         (0..=GONE_MAX as u64).for_each(|number| gone.add(attr(number)));

@@ -85,6 +85,7 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             pool: self.pool,
+            has_xattrs: self.xattrs > 0,
         }
     }
 

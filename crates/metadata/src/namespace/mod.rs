@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | `d` parent-gfid name | `Entry` | a directory entry. A file with one name has its inode here, so a listing with attributes is one scan; the inodes of directories and of files that have or had more names lie apart |
 //! | `i` gfid | `Node` | the inode itself, or the directory and name beside which it lies |
-//! | `x` gfid name | bytes | an extended attribute |
+//! | `x` gfid name | bytes | an extended attribute; of ACLs see [`crate::acl`] |
 //! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went |
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
 //! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
@@ -31,6 +31,7 @@
 //!
 //! A lookup is one get (two for a directory), a create two gets and three puts, a getattr two gets.
 
+mod acls;
 mod check;
 mod create;
 mod gone;
@@ -47,6 +48,7 @@ mod tests;
 pub use remove::{PurgeEntry, SizeRecovery};
 pub use retained::{Retained, Writer};
 
+use crate::acl::AclKind;
 use crate::store::{Persist, Store, StoreError};
 use inode::{Entry, Found, Inode, Node, Place};
 use overlay::{Overlay, corrupt};
@@ -55,11 +57,13 @@ use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
 const FORMAT_VERSION_2: u32 = 2;
+/// Since then attributes in kept answers say whether there are extended attributes, and there may be ACLs.
+const FORMAT_VERSION_3: u32 = 3;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
 const INODES_RESERVED: u64 = 1 << 17;
 /// Greatest inode number and number of files that a store may begin with: at a million new files a second it takes
@@ -148,7 +152,11 @@ impl<S: Store> Namespace<S> {
             None => Self::format(&mut overlay, now)?,
             Some(raw) => match postcard::from_bytes::<u32>(&raw) {
                 Ok(FORMAT_VERSION) => {}
-                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => Self::note_tokens(&mut overlay)?,
+                Ok(FORMAT_VERSION_1 | FORMAT_VERSION_2) => {
+                    Self::note_tokens(&mut overlay)?;
+                    Self::note_xattrs(&mut overlay)?;
+                }
+                Ok(FORMAT_VERSION_3) => Self::note_xattrs(&mut overlay)?,
                 Ok(other) => {
                     return Err(StoreError::Format { found: other.to_string(), expected: FORMAT_VERSION });
                 }
@@ -267,8 +275,9 @@ impl<S: Store> Namespace<S> {
                 (None, None) => errno(libc::ESTALE),
             },
             NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
-            NamespaceOp::Create { parent, name, kind, mode, rdev, target, pool, open: _ } => {
-                let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
+            NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: _ } => {
+                let (kind, mode, umask, rdev, pool) = (*kind, *mode, *umask, *rdev, *pool);
+                let new = create::New { kind, mode, umask, rdev, target, pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
             }
             NamespaceOp::Link { gfid, parent, name } => self.link(ctx, *gfid, *parent, name).map(Reply::Attr),
@@ -281,7 +290,10 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::ReadDir { gfid, after, limit } => self.read_dir(*gfid, after, *limit),
             NamespaceOp::Parent { gfid } => self.parent(*gfid),
             NamespaceOp::GetXattr { gfid, name } => self.get_xattr(*gfid, name),
-            NamespaceOp::SetXattr { gfid, name, value, create } => self.set_xattr(ctx, *gfid, name, value, *create),
+            NamespaceOp::SetXattr { gfid, name, value, create, kill_sgid } => match AclKind::of_name(name) {
+                Some(kind) => self.set_acl(ctx, *gfid, kind, value, *kill_sgid),
+                None => self.set_xattr(ctx, *gfid, name, value, *create),
+            },
             NamespaceOp::ListXattr { gfid } => self.list_xattr(*gfid),
             NamespaceOp::RemoveXattr { gfid, name } => self.remove_xattr(ctx, *gfid, name),
             NamespaceOp::StatFs => Ok(Reply::Count(self.counters.files)),

@@ -10,6 +10,9 @@ use std::ops::ControlFlow;
 /// Bits of a fencing token below the number of the start: grants for a year at a hundred thousand a second.
 const TOKEN_BITS: u32 = 42;
 
+/// First byte of an answer that is attributes.
+const ATTR_ANSWER: u8 = 0;
+
 /// What a restarted service finds.
 #[derive(Debug, Default)]
 pub struct Retained {
@@ -99,6 +102,24 @@ impl<S: Store> Namespace<S> {
         for key in overlay.keys(&[keys::WRITER])? {
             if let Some(session) = overlay.get::<SessionId>(&key)? {
                 overlay.put(key, &(session, 0u64));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings kept answers into the form of now: attributes, which end them, without extended attributes. That is no more
+    /// than a hint that nobody goes by: the session that asks for such an answer is one of an older protocol.
+    pub(super) fn note_xattrs(overlay: &mut Overlay<S>) -> Result<(), StoreError> {
+        let mut answers = Vec::new();
+        overlay.scan(&[keys::ANSWER], &[keys::ANSWER], &mut |key, value| {
+            answers.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        for (key, mut value) in answers {
+            if value.first() == Some(&ATTR_ANSWER) {
+                value.push(0);
+                let reply: Reply = decode(&key, &value)?;
+                overlay.put(key, &reply);
             }
         }
         overlay.put(keys::FORMAT.to_vec(), &FORMAT_VERSION);

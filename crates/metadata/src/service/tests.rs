@@ -142,6 +142,7 @@ fn create(name: &str, open: Option<LeaseMode>) -> NamespaceOp {
         name: name.into(),
         kind: FileKind::Regular,
         mode: 0o644,
+        umask: 0,
         rdev: 0,
         target: vec![],
         pool: POOL,

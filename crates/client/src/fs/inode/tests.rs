@@ -19,6 +19,7 @@ fn attr(size: u64) -> Attr {
         mtime: time(1),
         ctime: time(1),
         pool: PoolId::new(1),
+        has_xattrs: false,
     }
 }
 

@@ -34,6 +34,7 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         mtime: time,
         ctime: time,
         pool: PoolId::new(1),
+        has_xattrs: false,
     }
 }
 
@@ -163,6 +164,7 @@ fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
         name: name.to_vec(),
         kind,
         mode: 0o644,
+        umask: 0,
         rdev: 0,
         target: Vec::new(),
         pool: PoolId::new(1),

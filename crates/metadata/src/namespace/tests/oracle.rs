@@ -47,7 +47,7 @@ impl Oracle {
         let node = self.nodes.remove(&gfid).expect("exists");
         match node.attr.kind {
             FileKind::Regular => drop(self.purged.insert(gfid)),
-            FileKind::Directory => drop(self.gone.insert(gfid, node.attr)),
+            FileKind::Directory => drop(self.gone.insert(gfid, Attr { has_xattrs: false, ..node.attr })),
             _ => {}
         }
     }
@@ -242,6 +242,7 @@ impl Oracle {
             mtime: now,
             ctime: now,
             pool: if *kind == FileKind::Regular { *pool } else { Default::default() },
+            has_xattrs: false,
         };
         let node = Node {
             attr,
@@ -314,6 +315,13 @@ impl Oracle {
         else {
             panic!("not for the oracle: {op:?}")
         };
+        if self.gone.contains_key(gfid) {
+            match op {
+                NamespaceOp::GetXattr { .. } => return Err(libc::ENODATA),
+                NamespaceOp::ListXattr { .. } => return Ok(Reply::Bytes(Vec::new())),
+                _ => {}
+            }
+        }
         let node = self.nodes.get_mut(gfid).ok_or(libc::ESTALE)?;
         match op {
             NamespaceOp::GetXattr { name, .. } => node.xattrs.get(name).cloned().map(Reply::Bytes).ok_or(libc::ENODATA),
@@ -324,13 +332,13 @@ impl Oracle {
                     _ => {}
                 }
                 node.xattrs.insert(name.clone(), value.clone());
-                node.attr.ctime = now;
-                Ok(Reply::Done)
+                (node.attr.ctime, node.attr.has_xattrs) = (now, true);
+                Ok(Reply::Attr(node.attr))
             }
             NamespaceOp::RemoveXattr { name, .. } => {
                 node.xattrs.remove(name).ok_or(libc::ENODATA)?;
-                node.attr.ctime = now;
-                Ok(Reply::Done)
+                (node.attr.ctime, node.attr.has_xattrs) = (now, !node.xattrs.is_empty());
+                Ok(Reply::Attr(node.attr))
             }
             _ => Ok(Reply::Bytes(node.xattrs.keys().flat_map(|n| [n.as_slice(), &[0]].concat()).collect())),
         }
