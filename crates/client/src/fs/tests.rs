@@ -12,9 +12,12 @@ use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
 
+use metadata::acl::Acl;
 use metadata::lease::holder::Moment;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
-use protocol::namespace::{Attr, Commit, DirEntry, FileKind, Grant, Held, LeaseMode, NamespaceOp, Reply, SetAttr};
+use protocol::namespace::{
+    ACL_ACCESS, Attr, Commit, DirEntry, FileKind, Grant, Held, LeaseMode, NamespaceOp, Reply, SetAttr,
+};
 use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -302,6 +305,12 @@ impl Model {
             }
             NamespaceOp::Reclaim { held, .. } => Ok(self.reclaim(&held)),
             NamespaceOp::Lock { .. } => Ok(Reply::Done),
+            NamespaceOp::SetXattr { gfid, name, value, .. } => self.with(gfid, |stored| {
+                assert_eq!(name, ACL_ACCESS, "no other is in the model");
+                let bits = Acl::decode(&value).expect("an ACL").access_bits();
+                (stored.attr.mode, stored.attr.has_xattrs) = (stored.attr.mode & !0o777 | bits, true);
+                Reply::Attr(stored.attr)
+            }),
             NamespaceOp::RemoveXattr { .. } => Err(ClientError::Posix(super::errno::ENODATA)),
             other => panic!("{other:?} is not in the model"),
         }

@@ -2,7 +2,6 @@
 //! anybody else to feel.
 
 use super::*;
-use crate::acl::{Acl, Entry, Tag};
 use protocol::lock::{ByteRange, LockClaim, LockOp, LockOwner, RangeLock, WaitId};
 use protocol::namespace::{ACL_DEFAULT, RenameMode};
 
