@@ -9,7 +9,7 @@
 //!   in, events come out; whoever owns it carries bytes and calls [`service::Service::commit`] before it sends them.
 //!
 //! What it is not: it does no network I/O, reads no clock, starts no thread and touches no file data. Permission checks
-//! are the kernel's (`default_permissions`).
+//! are the kernel's (`default_permissions`), by modes and ACLs that are kept here.
 //!
 //! Depends on `protocol` only. Start reading at [`service::Service::submit`], and for the records on disk at
 //! [`namespace`]'s table of keys.
