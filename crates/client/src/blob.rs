@@ -61,6 +61,7 @@ pub fn put(
         name: temporary.clone(),
         kind: FileKind::Regular,
         mode: 0o644,
+        umask: 0,
         rdev: 0,
         target: Vec::new(),
         pool,

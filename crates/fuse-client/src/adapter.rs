@@ -16,7 +16,7 @@ mod times;
 use crate::convert::{errno, file_attr, gfid};
 use crate::options::MountSettings;
 use client::ClientError;
-use client::fs::{FileSystem, LocalFs};
+use client::fs::{FileSystem, LocalFs, Permissions};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -77,6 +77,8 @@ pub struct Adapter {
     history: History,
     /// The kernel allows mmap of files that bypass its cache.
     direct_mmap: bool,
+    /// The kernel goes by POSIX ACLs.
+    acls: bool,
     interrupts: Arc<Interrupts>,
     handles: Handles,
 }
@@ -118,7 +120,7 @@ impl Adapter {
         let handle = fs.client().handle().clone();
         let (times, history) = (RequestTimes::new(handle.operations()), handle.history().clone());
         let (interrupts, handles) = (Interrupts::new(&handle), Handles::new(handle.locks()));
-        Self { fs, options, times, history, interrupts, handles, direct_mmap: false }
+        Self { fs, options, times, history, interrupts, handles, direct_mmap: false, acls: false }
     }
 
     fn shape(&self) -> Shape {
@@ -251,9 +253,13 @@ refuse! {
     ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
-/// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),
-/// ATOMIC_O_TRUNC (the kernel's own truncation also drops set-user-id), and WRITEBACK_CACHE.
-const CAPABILITIES: [InitFlags; 12] = [
+/// The capabilities that we use, each if the kernel has it. Not among them: ATOMIC_O_TRUNC (the kernel's own truncation
+/// also drops set-user-id), and WRITEBACK_CACHE. POSIX_ACL comes with DONT_MASK, since a default ACL counts in place of
+/// the umask, and with SETXATTR_EXT, which tells whether an ACL takes set-group-ID away.
+const CAPABILITIES: [InitFlags; 15] = [
+    InitFlags::FUSE_POSIX_ACL,
+    InitFlags::FUSE_DONT_MASK,
+    InitFlags::FUSE_SETXATTR_EXT,
     InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_POSIX_LOCKS,
     InitFlags::FUSE_FLOCK_LOCKS,
@@ -275,6 +281,7 @@ impl Filesystem for Adapter {
                 tracing::debug!(?missing, "the kernel lacks a capability");
             }
         }
+        self.acls = config.capabilities().contains(InitFlags::FUSE_POSIX_ACL);
         self.direct_mmap = config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         let refused = |nearest| io::Error::other(format!("the kernel takes {nearest} at most"));
         // The kernel clamps the read-ahead; what exceeds it is set after the mount, by root.
@@ -327,21 +334,12 @@ impl Filesystem for Adapter {
         self.do_readlink(req, gfid(ino), reply);
     }
 
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        self.do_mknod(req, gfid(parent), name, mode, rdev, reply);
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        self.do_mknod(req, gfid(parent), name, (mode, umask), rdev, reply);
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.do_mkdir(req, gfid(parent), name, mode, reply);
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        self.do_mkdir(req, gfid(parent), name, (mode, umask), reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -492,9 +490,10 @@ impl Filesystem for Adapter {
         value: &[u8],
         flags: i32,
         _position: u32,
+        kill_sgid: bool,
         reply: ReplyEmpty,
     ) {
-        self.do_setxattr(req, gfid(ino), name, value, flags, reply);
+        self.do_setxattr(req, gfid(ino), name, value, (flags, kill_sgid), reply);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -502,10 +501,7 @@ impl Filesystem for Adapter {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let (file, caller) = (gfid(ino), crate::convert::caller(req));
-        self.run_xattr(req, RequestKind::ListXattr, file, size, reply, move |fs| async move {
-            fs.listxattr(file, caller).await
-        });
+        self.do_listxattr(req, gfid(ino), size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -523,15 +519,16 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.do_create(req, gfid(parent), name, mode, OpenFlags(flags), reply);
+        self.do_create(req, gfid(parent), name, (mode, umask), OpenFlags(flags), reply);
     }
 
-    fn tmpfile(&self, req: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        self.do_tmpfile(req, gfid(parent), mode, OpenFlags(flags), reply);
+    fn tmpfile(&self, req: &Request, parent: INodeNo, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        let permissions = Permissions { mode: mode & 0o7777, umask };
+        self.do_tmpfile(req, gfid(parent), permissions, OpenFlags(flags), reply);
     }
 
     fn interrupt(&self, _req: &Request, unique: RequestId) {

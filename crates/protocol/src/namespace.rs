@@ -18,6 +18,10 @@ pub const XATTR_BYTES_MAX: usize = 65_536;
 pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
 /// The attribute that a kernel asks for before every write, to drop it.
 pub const SECURITY_CAPABILITY: &[u8] = b"security.capability";
+/// The attribute of a POSIX ACL that says who may access a file; its format: `metadata::acl`.
+pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute of the POSIX ACL that files made in a directory inherit.
+pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Most links of a file.
 pub const LINK_MAX: u32 = 65_000;
 
@@ -80,6 +84,9 @@ pub struct Attr {
     pub btime: Option<Timestamp>,
     /// What nobody may do to it.
     pub flags: FileFlags,
+    /// It has extended attributes, POSIX ACLs among them. Of one that has none nobody need be asked
+    /// for them.
+    pub has_xattrs: bool,
 }
 
 /// What nobody may do to a file or directory until root takes the flag away (chattr(1)).
@@ -223,7 +230,8 @@ pub enum NamespaceOp {
         sync: bool,
     },
     /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`, answer: `Opened`.
-    /// An existing name is EEXIST. A setgid directory hands down its group, and to directories the bit.
+    /// An existing name is EEXIST. A setgid directory hands down its group, and to directories the bit;
+    /// one with a default ACL hands that down.
     Create {
         /// Directory.
         parent: Gfid,
@@ -231,8 +239,10 @@ pub enum NamespaceOp {
         name: Vec<u8>,
         /// What.
         kind: FileKind,
-        /// Permission bits after the umask.
+        /// Permission bits before the umask.
         mode: u32,
+        /// What of them the maker's umask takes away, unless the directory has a default ACL.
+        umask: u32,
         /// Of a device.
         rdev: u32,
         /// Target of a symbolic link, else empty.
@@ -245,10 +255,12 @@ pub enum NamespaceOp {
     /// Makes a regular file that has no name (`O_TMPFILE`), open as after `Open`. It goes when no
     /// session has it open any more, unless `Link` gives it a name before. Answer: `Opened`.
     CreateUnnamed {
-        /// The directory whose group it may inherit.
+        /// The directory whose group, and default ACL, it may inherit.
         parent: Gfid,
-        /// Permission bits after the umask.
+        /// Permission bits.
         mode: u32,
+        /// Bits that are cleared of them, unless the directory has a default ACL.
+        umask: u32,
         /// Where its data goes.
         pool: PoolId,
         /// The lease to be granted.
@@ -376,7 +388,9 @@ pub enum NamespaceOp {
         /// Name.
         name: Vec<u8>,
     },
-    /// Sets one. Answer: `Done`; EEXIST or ENODATA by mode.
+    /// Sets one. Answer: `Attr`; EEXIST or ENODATA by mode. [`ACL_ACCESS`] changes the permission bits,
+    /// and is no attribute if it says no more than they do; EINVAL if it is not well formed. So is
+    /// [`ACL_DEFAULT`], which only directories have (EACCES).
     SetXattr {
         /// Which.
         gfid: Gfid,
@@ -384,15 +398,18 @@ pub enum NamespaceOp {
         name: Vec<u8>,
         /// Value.
         value: Vec<u8>,
-        /// Some(true): must be new (XATTR_CREATE); Some(false): must exist (XATTR_REPLACE).
+        /// Some(true): must be new (XATTR_CREATE); Some(false): must exist (XATTR_REPLACE). Of ACLs
+        /// without effect, as in Linux.
         create: Option<bool>,
+        /// [`ACL_ACCESS`] takes set-group-ID away: who sets it is not of the file's group.
+        kill_sgid: bool,
     },
     /// Names, each ended by NUL. Answer: `Bytes`.
     ListXattr {
         /// Which.
         gfid: Gfid,
     },
-    /// Removes one. Answer: `Done`; ENODATA.
+    /// Removes one. Answer: `Attr`; ENODATA, but not of ACLs.
     RemoveXattr {
         /// Which.
         gfid: Gfid,

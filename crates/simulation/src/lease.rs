@@ -196,6 +196,7 @@ impl Mds {
                 name: format!("file {o}").into_bytes(),
                 kind: protocol::namespace::FileKind::Regular,
                 mode: 0o600,
+                umask: 0,
                 rdev: 0,
                 target: Vec::new(),
                 open: None,

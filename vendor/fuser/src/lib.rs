@@ -783,7 +783,8 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.statfs(0, 0, 0, 0, 0, 512, 255, 0);
     }
 
-    /// Set an extended attribute.
+    /// Set an extended attribute. `kill_sgid`: it is an ACL, and the file's set-group-ID bit goes
+    /// with it (`FUSE_SETXATTR_ACL_KILL_SGID`, where `FUSE_SETXATTR_EXT` is agreed on).
     fn setxattr(
         &self,
         _req: &Request,
@@ -792,6 +793,7 @@ pub trait Filesystem: Send + Sync + 'static {
         _value: &[u8],
         flags: i32,
         position: u32,
+        _kill_sgid: bool,
         reply: ReplyEmpty,
     ) {
         warn!(

@@ -9,10 +9,13 @@ import mmap
 import os
 import random
 import signal
+import struct
 import sys
 import time
 
 WHOLE = (0, 0)
+# Nobody's.
+USER = 65531
 
 
 def put(path, data, flags=os.O_CREAT | os.O_TRUNC, at=None):
@@ -145,6 +148,83 @@ def names(a, b):
         fails("removed", errno.ENOENT, os.stat, f"{here}/d/y")
         os.rmdir(f"{here}/d")
         fails("the directory", errno.ENOENT, os.stat, f"{there}/d")
+
+
+def as_user(directory, call):
+    """What a call in a directory returns to a user who owns nothing, or its error's number."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # What lies above may be closed to him.
+        os.chdir(directory)
+        os.setgroups([])
+        os.setgid(USER)
+        os.setuid(USER)
+        try:
+            said = repr(call())
+        except OSError as error:
+            said = repr(error.errno)
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as said:
+        text = said.read().decode()
+    same("the user's process", os.waitpid(child, 0)[1], 0)
+    return text
+
+
+def acl(user, mask=7):
+    """An ACL that names the user."""
+    no_id = 0xFFFFFFFF
+    entries = [(1, 7, no_id), (2, user, USER), (4, 0, no_id), (16, mask, no_id), (32, 0, no_id)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def acls(a, b):
+    """What an ACL grants through one mount, and takes away, counts on the other, whatever its kernel has cached."""
+    access, default = "system.posix_acl_access", "system.posix_acl_default"
+    reads, lists, refused = lambda: get("f"), lambda: os.listdir("."), repr(errno.EACCES)
+    for top in (a, b):
+        os.chmod(top, 0o755)
+    for turn in range(6):
+        here, there = (a, b) if turn % 2 else (b, a)
+        os.mkdir(f"{here}/acls", 0o755)
+        put(f"{here}/acls/f", b"x")
+        os.chmod(f"{here}/acls/f", 0o600)
+        for top in (here, there):
+            same("without an ACL", as_user(f"{top}/acls", reads), refused)
+        kept = os.open(f"{there}/acls/f", os.O_RDONLY)
+        os.setxattr(f"{here}/acls/f", access, acl(4))
+        for top in (there, here, there):
+            same("granted", as_user(f"{top}/acls", reads), repr(b"x"))
+        same("shown", os.getxattr(f"{there}/acls/f", access), acl(4))
+        os.setxattr(f"{here}/acls/f", access, acl(0))
+        for top in (there, here):
+            same("taken away", as_user(f"{top}/acls", reads), refused)
+        same("shown at an open file", os.getxattr(kept, access), acl(0))
+        os.close(kept)
+        os.setxattr(f"{there}/acls/f", access, acl(6))
+        same("granted by the other", as_user(f"{here}/acls", reads), repr(b"x"))
+        os.chmod(f"{there}/acls/f", 0o700)
+        for top in (here, there):
+            same("the mask forbids it", as_user(f"{top}/acls", reads), refused)
+            same("in the ACL, too", os.getxattr(f"{top}/acls/f", access), acl(6, mask=0))
+        os.chmod(f"{here}/acls/f", 0o740)
+        same("and grants it", as_user(f"{there}/acls", reads), repr(b"x"))
+        os.removexattr(f"{here}/acls/f", access)
+        same("there is none any more", as_user(f"{there}/acls", reads), refused)
+        os.setxattr(f"{here}/acls", default, acl(5))
+        os.mkdir(f"{there}/acls/made")
+        os.setxattr(f"{there}/acls/made", default, acl(5, mask=1))
+        os.mkdir(f"{here}/acls/made/deeper")
+        for top in (here, there):
+            same("inherited", as_user(f"{top}/acls/made", lists), repr(["deeper"]))
+            same("another one, too", as_user(f"{top}/acls/made/deeper", lists), refused)
+            same("handed on", os.getxattr(f"{top}/acls/made/deeper", default), acl(5, mask=1))
+        os.rmdir(f"{there}/acls/made/deeper")
+        os.rmdir(f"{there}/acls/made")
+        os.unlink(f"{there}/acls/f")
+        os.rmdir(f"{there}/acls")
 
 
 def appends(a, b):
@@ -380,7 +460,7 @@ def closes(a, b):
         same("again", get(f"{b}/c{number}")[:5], b"again")
 
 
-CHECKS = [data, descriptors, names, appends, locks, hold, take, denied, stopped, untold, told, closes]
+CHECKS = [data, descriptors, names, acls, appends, locks, hold, take, denied, stopped, untold, told, closes]
 
 if __name__ == "__main__":
     check = {check.__name__: check for check in CHECKS}[sys.argv[1]]

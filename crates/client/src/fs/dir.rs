@@ -281,6 +281,7 @@ mod tests {
             pool: PoolId::new(1),
             btime: None,
             flags: protocol::namespace::FileFlags::default(),
+            has_xattrs: false,
         };
         DirEntry { name: name.as_bytes().to_vec(), attr, written_elsewhere: false }
     }

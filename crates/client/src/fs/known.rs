@@ -322,7 +322,7 @@ impl Inner {
             }
             NamespaceOp::SetXattr { gfid, .. } | NamespaceOp::RemoveXattr { gfid, .. } => {
                 self.change_file(&mut changes, *gfid);
-                Topic::Other
+                Topic::File
             }
             NamespaceOp::Create { parent, name, kind, .. } => {
                 self.change_name(&mut changes, *parent, name);

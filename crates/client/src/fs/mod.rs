@@ -21,7 +21,7 @@
 //! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
 //! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's, within a mount.
 //! * A mount does not keep access times; atime changes only when it is set.
-//!   ACLs are refused: nothing would hand them down.
+//! * POSIX ACLs are the service's, and the kernel goes by them; those of NFSv4 are refused.
 //!
 //! Start reading at [`inode`], then `lease` (getting in and giving back), `expiry`, `data`, `names`, `dir`.
 
@@ -52,7 +52,7 @@ pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
 pub use inode::SyncKind;
 pub use losses::OpenId;
-pub use names::{CreateMode, FsSize};
+pub use names::{CreateMode, FsSize, Permissions};
 pub use rights::Writer;
 
 use crate::error::ClientError;
@@ -359,10 +359,17 @@ impl FileSystem {
         }
     }
 
-    /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for one before each write.
+    /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for one before each write, and
+    /// for an ACL whenever somebody but its owner wants to access a file.
     pub fn lacks_xattr(&self, gfid: Gfid, name: &[u8]) -> bool {
-        name == protocol::namespace::SECURITY_CAPABILITY
-            && self.shared.table.get(gfid).is_some_and(|inode| inode.with(|state| state.has_no_capability()))
+        let has_no_capability = |inode: Arc<table::Inode>| inode.with(|state| state.has_no_capability());
+        name == protocol::namespace::SECURITY_CAPABILITY && self.shared.table.get(gfid).is_some_and(has_no_capability)
+            || !names::is_refused(name) && self.has_no_xattrs(gfid)
+    }
+
+    /// Is the file known to have no extended attribute at all? Never blocks.
+    pub fn has_no_xattrs(&self, gfid: Gfid) -> bool {
+        self.attr_known(gfid).is_some_and(|attr| !attr.has_xattrs)
     }
 
     /// Makes everything written through this mount stable and known to the service. Blocks, for the session's timeout

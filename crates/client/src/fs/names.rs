@@ -13,13 +13,22 @@ use super::{OpenMode, Writer};
 use crate::error::ClientError;
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY,
+    ACL_ACCESS, Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY,
     SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
 };
 
 const ENAMETOOLONG: i32 = 36;
 const E2BIG: i32 = 7;
 const ENODATA: i32 = 61;
+
+/// The permission bits that a new file is asked for with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Permissions {
+    /// Before the umask.
+    pub mode: u32,
+    /// What of them goes, unless the directory has a default ACL.
+    pub umask: u32,
+}
 
 /// How an existing file is treated by `create`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +54,9 @@ pub struct FsSize {
     pub files: u64,
 }
 
-/// ACLs would have to be handed down to new files and follow chmod; nothing does that, so they are refused.
-fn is_acl(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_") || name.starts_with(b"system.nfs4_acl")
+/// ACLs of NFSv4: nobody would go by them.
+pub(super) fn is_refused(name: &[u8]) -> bool {
+    name.starts_with(b"system.nfs4_acl")
 }
 
 impl<B: Backend> LocalFs<B> {
@@ -139,7 +148,7 @@ impl<B: Backend> LocalFs<B> {
         &self,
         parent: Gfid,
         name: Vec<u8>,
-        permissions: u32,
+        permissions: Permissions,
         mode: CreateMode,
         caller: Caller,
     ) -> Result<(Attr, bool)> {
@@ -148,7 +157,8 @@ impl<B: Backend> LocalFs<B> {
             parent,
             name: name.clone(),
             kind: FileKind::Regular,
-            mode: permissions,
+            mode: permissions.mode,
+            umask: permissions.umask,
             rdev: 0,
             target: Vec::new(),
             pool: self.backend.pool()?,
@@ -169,13 +179,14 @@ impl<B: Backend> LocalFs<B> {
     pub async fn create_unnamed(
         &self,
         parent: Gfid,
-        permissions: u32,
+        permissions: Permissions,
         linkable: bool,
         caller: Caller,
     ) -> Result<(Attr, bool)> {
         let creating = self.shared.creations.begin();
         let (pool, open) = (self.backend.pool()?, LeaseMode::Write);
-        let op = NamespaceOp::CreateUnnamed { parent, mode: permissions, pool, open, linkable };
+        let Permissions { mode, umask } = permissions;
+        let op = NamespaceOp::CreateUnnamed { parent, mode, umask, pool, open, linkable };
         let reply = self.ask(op, caller).await?;
         self.created(creating, &reply)
     }
@@ -225,7 +236,7 @@ impl<B: Backend> LocalFs<B> {
         parent: Gfid,
         name: Vec<u8>,
         kind: FileKind,
-        permissions: u32,
+        permissions: Permissions,
         rdev: u32,
         caller: Caller,
     ) -> Result<Attr> {
@@ -233,8 +244,8 @@ impl<B: Backend> LocalFs<B> {
             return posix(EINVAL);
         }
         let pool = self.backend.pool()?;
-        let target = Vec::new();
-        let op = NamespaceOp::Create { parent, name, kind, mode: permissions, rdev, target, pool, open: None };
+        let (Permissions { mode, umask }, target) = (permissions, Vec::new());
+        let op = NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: None };
         self.ask_attr("mknod", op, caller).await
     }
 
@@ -247,8 +258,8 @@ impl<B: Backend> LocalFs<B> {
             return posix(ENAMETOOLONG);
         }
         let pool = self.backend.pool()?;
-        let kind = FileKind::Symlink;
-        let op = NamespaceOp::Create { parent, name, kind, mode: 0o777, rdev: 0, target, pool, open: None };
+        let (kind, mode) = (FileKind::Symlink, 0o777);
+        let op = NamespaceOp::Create { parent, name, kind, mode, umask: 0, rdev: 0, target, pool, open: None };
         self.ask_attr("symlink", op, caller).await
     }
 
@@ -324,9 +335,9 @@ impl<B: Backend> LocalFs<B> {
     /// getxattr.
     ///
     /// # Errors
-    /// ENODATA; EOPNOTSUPP for ACLs.
+    /// ENODATA; EOPNOTSUPP for ACLs of NFSv4.
     pub async fn getxattr(&self, gfid: Gfid, name: Vec<u8>, caller: Caller) -> Result<Vec<u8>> {
-        if is_acl(&name) {
+        if is_refused(&name) {
             return posix(EOPNOTSUPP);
         }
         let capability = name == SECURITY_CAPABILITY;
@@ -337,30 +348,43 @@ impl<B: Backend> LocalFs<B> {
         result
     }
 
-    /// setxattr; `create` as in [`NamespaceOp::SetXattr`].
+    /// setxattr; `create` and `kill_sgid` as in [`NamespaceOp::SetXattr`].
     ///
     /// # Errors
-    /// EEXIST or ENODATA by `create`; E2BIG; EOPNOTSUPP for ACLs.
+    /// EEXIST or ENODATA by `create`; E2BIG; EINVAL and EACCES for POSIX ACLs; EOPNOTSUPP for those of
+    /// NFSv4.
     pub async fn setxattr(
         &self,
         gfid: Gfid,
         name: Vec<u8>,
         value: Vec<u8>,
         create: Option<bool>,
+        kill_sgid: bool,
         caller: Caller,
     ) -> Result<()> {
-        if is_acl(&name) {
+        if is_refused(&name) {
             return posix(EOPNOTSUPP);
         }
         if value.len() > XATTR_BYTES_MAX {
             return posix(E2BIG);
         }
+        let inode = self.shared.table.get(gfid);
         if name == SECURITY_CAPABILITY
-            && let Some(inode) = self.shared.table.get(gfid)
+            && let Some(inode) = &inode
         {
             inode.with(|state| state.set_no_capability(false));
         }
-        self.ask_done(NamespaceOp::SetXattr { gfid, name, value, create }, caller).await
+        let inode = inode.filter(|_| name == ACL_ACCESS);
+        if let Some(inode) = &inode {
+            // A chmod before it may not be told yet: it would take the ACL's mask with it.
+            self.flush_attrs(inode).await?;
+        }
+        let op = NamespaceOp::SetXattr { gfid, name, value, create, kill_sgid };
+        let attr = self.ask_attr("setxattr", op, caller).await?;
+        if let Some(inode) = &inode {
+            inode.with(|state| state.rights_learned(&attr));
+        }
+        Ok(())
     }
 
     /// listxattr: names, each ended by NUL.
@@ -374,9 +398,9 @@ impl<B: Backend> LocalFs<B> {
     /// removexattr.
     ///
     /// # Errors
-    /// ENODATA; EOPNOTSUPP for ACLs.
+    /// ENODATA, but not of ACLs; EOPNOTSUPP for those of NFSv4.
     pub async fn removexattr(&self, gfid: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
-        if is_acl(&name) {
+        if is_refused(&name) {
             return posix(EOPNOTSUPP);
         }
         self.ask_done(NamespaceOp::RemoveXattr { gfid, name }, caller).await

@@ -12,9 +12,12 @@ use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
 
+use metadata::acl::Acl;
 use metadata::lease::holder::Moment;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
-use protocol::namespace::{Attr, Commit, DirEntry, FileKind, Grant, Held, LeaseMode, NamespaceOp, Reply, SetAttr};
+use protocol::namespace::{
+    ACL_ACCESS, Attr, Commit, DirEntry, FileKind, Grant, Held, LeaseMode, NamespaceOp, Reply, SetAttr,
+};
 use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -302,6 +305,12 @@ impl Model {
             }
             NamespaceOp::Reclaim { held, .. } => Ok(self.reclaim(&held)),
             NamespaceOp::Lock { .. } => Ok(Reply::Done),
+            NamespaceOp::SetXattr { gfid, name, value, .. } => self.with(gfid, |stored| {
+                assert_eq!(name, ACL_ACCESS, "no other is in the model");
+                let bits = Acl::decode(&value).expect("an ACL").access_bits();
+                (stored.attr.mode, stored.attr.has_xattrs) = (stored.attr.mode & !0o777 | bits, true);
+                Reply::Attr(stored.attr)
+            }),
             NamespaceOp::RemoveXattr { .. } => Err(ClientError::Posix(super::errno::ENODATA)),
             other => panic!("{other:?} is not in the model"),
         }
@@ -490,9 +499,11 @@ const APPEND: WriteMode = WriteMode { append: true, ..PLACED };
 const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true, append: false };
 
 fn create(fs: &LocalFs<Model>, name: &str) -> Gfid {
-    let made = block_on(fs.create(Gfid::ROOT, name.as_bytes().to_vec(), 0o644, NEW, at(1)));
+    let made = block_on(fs.create(Gfid::ROOT, name.as_bytes().to_vec(), PLAIN, NEW, at(1)));
     made.expect("a new name").0.gfid
 }
+
+const PLAIN: Permissions = Permissions { mode: 0o644, umask: 0 };
 
 fn truncate(size: u64) -> SetAttr {
     SetAttr { size: Some(size), ..SetAttr::default() }
@@ -516,6 +527,7 @@ pub(super) fn sparse_attr(size: u64) -> Attr {
         pool: PoolId::new(1),
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
+        has_xattrs: false,
     }
 }
 
@@ -799,10 +811,10 @@ fn a_name_made_elsewhere_meanwhile_is_opened() {
     block_on(async {
         mounts[0].write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
         let mode = CreateMode { exclusive: false, truncate: true, write: true, append: false };
-        let (attr, cached) = mounts[1].create(Gfid::ROOT, b"file".to_vec(), 0o644, mode, at(3)).await.expect("opened");
+        let (attr, cached) = mounts[1].create(Gfid::ROOT, b"file".to_vec(), PLAIN, mode, at(3)).await.expect("opened");
         assert_eq!((attr.gfid, attr.size, cached), (gfid, 0, false));
         let exclusive = CreateMode { exclusive: true, ..mode };
-        let refused = mounts[1].create(Gfid::ROOT, b"file".to_vec(), 0o644, exclusive, at(3)).await;
+        let refused = mounts[1].create(Gfid::ROOT, b"file".to_vec(), PLAIN, exclusive, at(3)).await;
         assert_eq!(refused.expect_err("exists").errno(), errno::EEXIST);
     });
 }
@@ -1083,7 +1095,7 @@ fn what_only_asks_goes_on_in_the_next_session() {
     world.borrow_mut().reads_wait = false;
     let mut asked = pin!(fs.getattr(gfid, at(3)));
     assert!(look!(read).is_pending() && look!(asked).is_pending());
-    let made = fs.create(Gfid::ROOT, b"new".to_vec(), 0o644, NEW, at(3));
+    let made = fs.create(Gfid::ROOT, b"new".to_vec(), PLAIN, NEW, at(3));
     assert_eq!(block_on(made).expect_err("nobody knows what came of it").errno(), errno::EIO);
     world.borrow_mut().dead = false;
     assert!(matches!(look!(read), Poll::Ready(Ok(data)) if data == "data"));

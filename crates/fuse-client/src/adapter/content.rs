@@ -6,7 +6,7 @@ use super::times::RequestKind;
 use super::{Adapter, GENERATION};
 use crate::convert::{allocate_mode, caller, writer};
 use client::ClientError;
-use client::fs::{CreateMode, LocalFs, OpenMode, Sought, SyncKind, WriteMode, WrittenBy};
+use client::fs::{CreateMode, LocalFs, OpenMode, Permissions, Sought, SyncKind, WriteMode, WrittenBy};
 use fuser::{
     Errno, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
     ReplyWrite, Request,
@@ -98,7 +98,7 @@ impl Adapter {
         req: &Request,
         parent: Gfid,
         name: &OsStr,
-        mode: u32,
+        (mode, umask): (u32, u32),
         flags: OpenFlags,
         reply: ReplyCreate,
     ) {
@@ -109,9 +109,10 @@ impl Adapter {
             write: writes(flags),
             append: flags.0 & libc::O_APPEND != 0,
         };
+        let permissions = Permissions { mode: mode & 0o7777, umask };
         let dirsync = self.options.dirsync;
         self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {
-            let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
+            let made = fs.create(parent, name, permissions, how, caller).await?;
             if let Err(error) = synced(&fs, dirsync, [parent], caller).await {
                 fs.release(made.0.gfid).await?;
                 return Err(error);
@@ -123,10 +124,17 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_tmpfile(&self, req: &Request, parent: Gfid, mode: u32, flags: OpenFlags, reply: ReplyCreate) {
+    pub(super) fn do_tmpfile(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        permissions: Permissions,
+        flags: OpenFlags,
+        reply: ReplyCreate,
+    ) {
         let (caller, linkable) = (caller(req), flags.0 & libc::O_EXCL == 0);
         self.make_open(req, RequestKind::TmpFile, parent, flags, reply, move |fs| async move {
-            let made = fs.create_unnamed(parent, mode & 0o7777, linkable, caller).await?;
+            let made = fs.create_unnamed(parent, permissions, linkable, caller).await?;
             if is_mappable(flags) {
                 fs.may_be_mapped(made.0.gfid);
             }

@@ -6,13 +6,13 @@ use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, has_btime, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::{ALIVE, WAITING};
 use client::ClientError;
-use client::fs::{DirPage, LocalFs, OpenId};
+use client::fs::{DirPage, LocalFs, OpenId, Permissions};
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr, Request, TimeOrNow,
 };
 use protocol::Gfid;
-use protocol::namespace::{Caller, FileKind, NAME_BYTES_MAX, SetAttr};
+use protocol::namespace::{ACL_ACCESS, ACL_DEFAULT, Caller, FileKind, NAME_BYTES_MAX, SetAttr};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -174,21 +174,38 @@ impl Adapter {
         );
     }
 
-    pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
+    pub(super) fn do_mknod(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        name: &OsStr,
+        (mode, umask): (u32, u32),
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
+        let permissions = Permissions { mode: mode & MODE_BITS, umask };
         let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
-            let made = fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await?;
+            let made = fs.make(parent, name, kind, permissions, rdev, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
 
-    pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
+    pub(super) fn do_mkdir(
+        &self,
+        req: &Request,
+        parent: Gfid,
+        name: &OsStr,
+        (mode, umask): (u32, u32),
+        reply: ReplyEntry,
+    ) {
         let (caller, name) = (caller(req), bytes(name));
+        let permissions = Permissions { mode: mode & MODE_BITS, umask };
         let dirsync = self.options.dirsync;
         self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
-            let made = fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await?;
+            let made = fs.make(parent, name, FileKind::Directory, permissions, 0, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
         });
     }
@@ -334,9 +351,12 @@ impl Adapter {
         file: Gfid,
         name: &OsStr,
         value: &[u8],
-        flags: i32,
+        (flags, kill_sgid): (i32, bool),
         reply: ReplyEmpty,
     ) {
+        if self.refuses(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let create = match flags & (libc::XATTR_CREATE | libc::XATTR_REPLACE) {
             0 => None,
             libc::XATTR_CREATE => Some(true),
@@ -345,7 +365,7 @@ impl Adapter {
         };
         let (caller, name, value) = (caller(req), bytes(name), value.to_vec());
         self.run_empty(req, RequestKind::SetXattr, file, reply, move |fs| async move {
-            fs.setxattr(file, name, value, create, caller).await
+            fs.setxattr(file, name, value, create, kill_sgid, caller).await
         });
     }
 
@@ -362,6 +382,9 @@ impl Adapter {
                 _ => reply.data(told.as_bytes()),
             };
         }
+        if self.refuses(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         if self.fs.lacks_xattr(file, name.as_bytes()) {
             return reply.error(Errno::ENODATA);
         }
@@ -371,10 +394,28 @@ impl Adapter {
         });
     }
 
+    pub(super) fn do_listxattr(&self, req: &Request, file: Gfid, size: u32, reply: ReplyXattr) {
+        if self.fs.has_no_xattrs(file) {
+            return if size == 0 { reply.size(0) } else { reply.data(b"") };
+        }
+        let caller = caller(req);
+        self.run_xattr(req, RequestKind::ListXattr, file, size, reply, move |fs| async move {
+            fs.listxattr(file, caller).await
+        });
+    }
+
     pub(super) fn do_removexattr(&self, req: &Request, file: Gfid, name: &OsStr, reply: ReplyEmpty) {
+        if self.refuses(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let (caller, name) = (caller(req), bytes(name));
         self.run_empty(req, RequestKind::RemoveXattr, file, reply, move |fs| async move {
             fs.removexattr(file, name, caller).await
         });
+    }
+
+    /// Is the attribute an ACL by which this kernel would not go?
+    fn refuses(&self, name: &OsStr) -> bool {
+        !self.acls && [ACL_ACCESS, ACL_DEFAULT].contains(&name.as_bytes())
     }
 }

@@ -3,6 +3,7 @@
 use super::inode::{Entry, Inode, Node, Purge};
 use super::overlay::{corrupt, decode};
 use super::{Namespace, keys};
+use crate::acl::{Acl, AclKind};
 use crate::store::{Store, StoreError};
 use protocol::Gfid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ struct Survey {
     names: BTreeMap<Gfid, Vec<Name>>,
     entries: BTreeMap<Gfid, u64>,
     xattrs: BTreeMap<Gfid, (u32, u32)>,
+    acls: BTreeMap<Gfid, Vec<(AclKind, Acl)>>,
     orphans: BTreeSet<Gfid>,
     purges: BTreeSet<Gfid>,
     unsized_files: BTreeSet<Gfid>,
@@ -74,10 +76,14 @@ impl Survey {
                 self.names.entry(child).or_default().push((gfid, key[keys::NAME_AT..].to_vec(), inode));
             }
             keys::XATTR => {
-                decode::<Vec<u8>>(key, value)?;
+                let value: Vec<u8> = decode(key, value)?;
                 let (count, bytes) = self.xattrs.entry(gfid).or_default();
                 *count += 1;
                 *bytes += (key.len() - keys::NAME_AT) as u32 + 1;
+                if let Some(kind) = AclKind::of_name(&key[keys::NAME_AT..]) {
+                    let acl = Acl::decode(&value).map_err(|error| corrupt(key, error.to_string()))?;
+                    self.acls.entry(gfid).or_default().push((kind, acl));
+                }
             }
             keys::ORPHAN => drop(self.orphans.insert(gfid)),
             keys::UNSIZED => drop(self.unsized_files.insert(gfid)),
@@ -126,6 +132,7 @@ impl Survey {
             if xattrs != (inode.xattrs, inode.xattr_list_bytes) {
                 self.problems.push(format!("{gfid}: counts of extended attributes are wrong"));
             }
+            self.judge_acls(gfid, inode);
             if self.purges.contains(&gfid) {
                 self.problems.push(format!("{gfid}: to be purged, but alive"));
             }
@@ -138,6 +145,18 @@ impl Survey {
         let lost: Vec<_> = lost.map(|gfid| format!("{gfid}: records of a file that does not exist")).collect();
         self.problems.extend(lost);
         self.nodes = nodes;
+    }
+
+    fn judge_acls(&mut self, gfid: Gfid, inode: &Inode) {
+        for (kind, acl) in self.acls.remove(&gfid).unwrap_or_default() {
+            let ok = match kind {
+                AclKind::Access => acl.access_bits() == inode.mode & 0o777 && !acl.is_mode_alone(),
+                AclKind::Default => inode.is_dir(),
+            };
+            if !ok {
+                self.problems.push(format!("{gfid}: mode {:o} with {kind:?} {acl:?}", inode.mode));
+            }
+        }
     }
 
     fn judge_links(&mut self, gfid: Gfid, inode: &Inode, names: &[Name]) {

@@ -8,12 +8,13 @@ use protocol::{Gfid, PoolId};
 
 /// Permission bits with suid, sgid and sticky.
 pub(super) const MODE_BITS: u32 = 0o7777;
-const SETGID: u32 = 0o2000;
+pub(super) const SETGID: u32 = 0o2000;
 
 /// What is to be made.
 pub(super) struct New<'a> {
     pub kind: FileKind,
     pub mode: u32,
+    pub umask: u32,
     pub rdev: u32,
     pub target: &'a [u8],
     pub pool: PoolId,
@@ -27,11 +28,15 @@ impl<S: Store> Namespace<S> {
             return errno(libc::EEXIST);
         }
         dir.takes_names()?;
-        let inode = new_inode(ctx, &dir, new)?;
+        let inherited = self.inherited(&dir, new.kind, new.mode & MODE_BITS, new.umask)?;
+        let inode = new_inode(ctx, &dir, new, inherited.mode)?;
         let gfid = self.new_gfid()?;
-        let (attr, is_dir) = (inode.attr(gfid), inode.is_dir());
+        let is_dir = inode.is_dir();
         let place = if is_dir { Place::Apart } else { Place::Entry(parent, name.to_vec()) };
-        self.place(parent, name, Found { gfid, inode, place });
+        let mut found = Found { gfid, inode, place };
+        self.put_inherited(&mut found, &inherited)?;
+        let attr = found.attr();
+        self.place(parent, name, found);
         self.touch_dir(dir, ctx.now(), 1, i32::from(is_dir));
         self.counters.files += 1;
         Ok(attr)
@@ -47,15 +52,18 @@ impl<S: Store> Namespace<S> {
     ) -> OpResult<Attr> {
         let dir = self.directory(parent)?;
         dir.takes_names()?;
-        let mut inode = new_inode(ctx, &dir, new)?;
+        let inherited = self.inherited(&dir, new.kind, new.mode & MODE_BITS, new.umask)?;
+        let mut inode = new_inode(ctx, &dir, new, inherited.mode)?;
         inode.nlink = 0;
         if linkable {
             inode.parent = parent;
         }
         let gfid = self.new_gfid()?;
-        let attr = inode.attr(gfid);
+        let mut found = Found { gfid, inode, place: Place::Apart };
+        self.put_inherited(&mut found, &inherited)?;
+        let attr = found.attr();
         self.overlay.put(keys::of_gfid(keys::ORPHAN, gfid), &());
-        self.save(Found { gfid, inode, place: Place::Apart });
+        self.save(found);
         Ok(attr)
     }
 
@@ -105,9 +113,9 @@ impl<S: Store> Namespace<S> {
     }
 }
 
-/// The inode of a new file in a directory.
-pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>) -> OpResult<Inode> {
-    let mut inode = Inode::directory(dir.gfid, new.mode & MODE_BITS, ctx.now());
+/// The inode of a new file of this mode in a directory.
+pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>, mode: u32) -> OpResult<Inode> {
+    let mut inode = Inode::directory(dir.gfid, mode, ctx.now());
     inode.uid = ctx.caller.uid;
     inode.gid = ctx.caller.gid;
     let inherits = dir.inode.mode & SETGID != 0;

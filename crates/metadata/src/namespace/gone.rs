@@ -61,6 +61,7 @@ mod tests {
             pool: PoolId::new(0),
             btime: None,
             flags: protocol::namespace::FileFlags::default(),
+            has_xattrs: false,
         };
         let mut gone = GoneDirectories::default();
         (0..=GONE_MAX as u64).for_each(|number| gone.add(attr(number)));

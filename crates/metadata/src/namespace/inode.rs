@@ -97,6 +97,7 @@ impl Inode {
             pool: self.pool,
             btime: self.btime,
             flags: self.flags,
+            has_xattrs: self.xattrs > 0,
         }
     }
 

@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | `d` parent-gfid name | `Entry` | a directory entry. A file with one name has its inode here, so a listing with attributes is one scan; the inodes of directories and of files that have or had more names lie apart |
 //! | `i` gfid | `Node` | the inode itself, or the directory and name beside which it lies |
-//! | `x` gfid name | bytes | an extended attribute |
+//! | `x` gfid name | bytes | an extended attribute; of ACLs see [`crate::acl`] |
 //! | `o` gfid | `()` | an orphan: no link is left, but it was in use when the last one went; or it was made without one |
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
 //! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
@@ -31,6 +31,7 @@
 //!
 //! A lookup is one get (two for a directory), a create two gets and three puts, a getattr two gets.
 
+mod acls;
 mod check;
 mod create;
 mod gone;
@@ -47,6 +48,7 @@ mod tests;
 pub use remove::{PurgeEntry, SizeRecovery};
 pub use retained::{Retained, Writer};
 
+use crate::acl::AclKind;
 use crate::store::{Persist, Store, StoreError};
 use inode::{Entry, Found, Inode, Node, Place};
 use overlay::{Overlay, corrupt};
@@ -60,7 +62,8 @@ pub const FORMAT_VERSION: u32 = 4;
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
 const FORMAT_VERSION_2: u32 = 2;
-/// Since then inodes, and the answers that are kept, tell when files were made.
+/// Since then inodes, and the answers that are kept, tell when files were made and whether they have extended attributes, and
+/// there may be ACLs.
 const FORMAT_VERSION_3: u32 = 3;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
 const INODES_RESERVED: u64 = 1 << 17;
@@ -278,12 +281,14 @@ impl<S: Store> Namespace<S> {
                 (None, None) => errno(libc::ESTALE),
             },
             NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
-            NamespaceOp::Create { parent, name, kind, mode, rdev, target, pool, open: _ } => {
-                let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
+            NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: _ } => {
+                let (kind, mode, umask, rdev, pool) = (*kind, *mode, *umask, *rdev, *pool);
+                let new = create::New { kind, mode, umask, rdev, target, pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
             }
-            NamespaceOp::CreateUnnamed { parent, mode, pool, open: _, linkable } => {
-                let new = create::New { kind: FileKind::Regular, mode: *mode, rdev: 0, target: &[], pool: *pool };
+            NamespaceOp::CreateUnnamed { parent, mode, umask, pool, open: _, linkable } => {
+                let (kind, mode, umask, pool) = (FileKind::Regular, *mode, *umask, *pool);
+                let new = create::New { kind, mode, umask, rdev: 0, target: &[], pool };
                 self.create_unnamed(ctx, *parent, &new, *linkable).map(Reply::Attr)
             }
             NamespaceOp::Link { gfid, parent, name } => self.link(ctx, *gfid, *parent, name).map(Reply::Attr),
@@ -297,7 +302,10 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::Parent { gfid } => self.parent(*gfid),
             NamespaceOp::SetFlags { gfid, flags } => self.set_flags(ctx, *gfid, *flags).map(Reply::Attr),
             NamespaceOp::GetXattr { gfid, name } => self.get_xattr(*gfid, name),
-            NamespaceOp::SetXattr { gfid, name, value, create } => self.set_xattr(ctx, *gfid, name, value, *create),
+            NamespaceOp::SetXattr { gfid, name, value, create, kill_sgid } => match AclKind::of_name(name) {
+                Some(kind) => self.set_acl(ctx, *gfid, kind, value, *kill_sgid),
+                None => self.set_xattr(ctx, *gfid, name, value, *create),
+            },
             NamespaceOp::ListXattr { gfid } => self.list_xattr(*gfid),
             NamespaceOp::RemoveXattr { gfid, name } => self.remove_xattr(ctx, *gfid, name),
             NamespaceOp::StatFs => Ok(Reply::Count(self.counters.files)),

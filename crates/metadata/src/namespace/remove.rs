@@ -8,7 +8,7 @@ use super::inode::{Doubt, Found, Inode, Place, Purge};
 use super::overlay::{corrupt, decode};
 use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
-use protocol::namespace::{FileKind, Reply, Timestamp};
+use protocol::namespace::{Attr, FileKind, Reply, Timestamp};
 use protocol::{Gfid, PoolId};
 use std::ops::ControlFlow;
 
@@ -96,7 +96,7 @@ impl<S: Store> Namespace<S> {
     fn erase(&mut self, gfid: Gfid, inode: &Inode) -> Result<(), StoreError> {
         self.overlay.delete(keys::of_gfid(keys::NODE, gfid));
         if inode.is_dir() {
-            self.gone.add(inode.attr(gfid));
+            self.gone.add(Attr { has_xattrs: false, ..inode.attr(gfid) });
         }
         if inode.xattrs > 0 {
             for key in self.overlay.keys(&keys::of_gfid(keys::XATTR, gfid))? {

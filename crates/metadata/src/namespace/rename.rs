@@ -11,7 +11,8 @@ use protocol::{Gfid, PoolId};
 type Spot<'a> = (Gfid, &'a [u8]);
 
 /// What hides a name of the layer below an overlay.
-const WHITEOUT: New<'static> = New { kind: FileKind::CharDevice, mode: 0, rdev: 0, target: &[], pool: PoolId::new(0) };
+const WHITEOUT: New<'static> =
+    New { kind: FileKind::CharDevice, mode: 0, umask: 0, rdev: 0, target: &[], pool: PoolId::new(0) };
 
 impl<S: Store> Namespace<S> {
     pub(super) fn rename(
@@ -48,7 +49,11 @@ impl<S: Store> Namespace<S> {
                 self.exchange(ctx, (from, from_dir, source), (to, to_dir, target))?
             }
             (mode, target) => {
-                let whiteout = if mode.leaves_whiteout() { Some(new_inode(ctx, &from_dir, &WHITEOUT)?) } else { None };
+                let whiteout = if mode.leaves_whiteout() {
+                    Some(new_inode(ctx, &from_dir, &WHITEOUT, WHITEOUT.mode)?)
+                } else {
+                    None
+                };
                 self.move_over(ctx, (from, from_dir, source, whiteout), (to, to_dir, target))?;
             }
         }

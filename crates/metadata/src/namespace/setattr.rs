@@ -1,8 +1,9 @@
 //! Changing attributes and extended attributes.
 
 use super::create::MODE_BITS;
-use super::inode::Inode;
+use super::inode::{Found, Inode};
 use super::{Context, Namespace, OpResult, errno, keys, permitted};
+use crate::acl::AclKind;
 use crate::store::Store;
 use protocol::Gfid;
 use protocol::namespace::{
@@ -49,6 +50,9 @@ impl<S: Store> Namespace<S> {
         if set.size.is_some() || set.mtime.is_some() {
             inode.doubt = inode.doubt.with_times(set.times_follow);
         }
+        if set.mode.is_some() {
+            self.acl_follows_mode(&mut found)?;
+        }
         let attr = found.attr();
         self.save(found);
         Ok(attr)
@@ -67,12 +71,21 @@ impl<S: Store> Namespace<S> {
 
     pub(super) fn get_xattr(&self, gfid: Gfid, name: &[u8]) -> OpResult<Reply> {
         check_xattr_name(name)?;
-        if self.existing(gfid)?.inode.xattrs == 0 {
+        if !self.may_have_xattrs(gfid)? {
             return errno(libc::ENODATA);
         }
         match self.overlay.get::<Vec<u8>>(&keys::of_name(keys::XATTR, gfid, name))? {
             Some(value) => Ok(Reply::Bytes(value)),
             None => errno(libc::ENODATA),
+        }
+    }
+
+    /// Has the file any extended attribute? Those of a directory that was removed are gone.
+    fn may_have_xattrs(&self, gfid: Gfid) -> OpResult<bool> {
+        match self.load(gfid)? {
+            Some(found) => Ok(found.inode.xattrs > 0),
+            None if self.gone.get(gfid).is_some() => Ok(false),
+            None => errno(libc::ESTALE),
         }
     }
 
@@ -89,32 +102,23 @@ impl<S: Store> Namespace<S> {
             return errno(libc::E2BIG);
         }
         let mut found = self.existing(gfid)?;
-        let key = keys::of_name(keys::XATTR, gfid, name);
-        let exists = found.inode.xattrs > 0 && self.overlay.contains(&key)?;
+        let exists = self.has_xattr(&found, name)?;
         permitted(found.inode.flags.is_empty())?;
         match (create, exists) {
             (Some(true), true) => return errno(libc::EEXIST),
             (Some(false), false) => return errno(libc::ENODATA),
             _ => {}
         }
-        if !exists {
-            let list_bytes = found.inode.xattr_list_bytes as usize + name.len() + 1;
-            if list_bytes > XATTR_LIST_BYTES_MAX {
-                return errno(libc::ENOSPC);
-            }
-            found.inode.xattrs += 1;
-            found.inode.xattr_list_bytes = list_bytes as u32;
-        }
+        self.put_xattr(&mut found, name, value)?;
         found.inode.ctime = ctx.now();
+        let attr = found.attr();
         self.save(found);
-        self.overlay.put(key, &value);
-        Ok(Reply::Done)
+        Ok(Reply::Attr(attr))
     }
 
     pub(super) fn list_xattr(&self, gfid: Gfid) -> OpResult<Reply> {
-        let found = self.existing(gfid)?;
-        let mut names = Vec::with_capacity(XATTR_LIST_BYTES_MAX.min(found.inode.xattr_list_bytes as usize));
-        if found.inode.xattrs > 0 {
+        let mut names = Vec::new();
+        if self.may_have_xattrs(gfid)? {
             let prefix = keys::of_gfid(keys::XATTR, gfid);
             self.overlay.scan(&prefix, &prefix, &mut |key, _| {
                 names.extend_from_slice(&key[keys::NAME_AT..]);
@@ -125,22 +129,51 @@ impl<S: Store> Namespace<S> {
         Ok(Reply::Bytes(names))
     }
 
+    /// removexattr. An ACL that is not there is removed like one that is, as in Linux.
     pub(super) fn remove_xattr(&mut self, ctx: &Context<'_>, gfid: Gfid, name: &[u8]) -> OpResult<Reply> {
         check_xattr_name(name)?;
         let mut found = self.existing(gfid)?;
-        let key = keys::of_name(keys::XATTR, gfid, name);
-        if found.inode.xattrs == 0 || !self.overlay.contains(&key)? {
+        if !self.has_xattr(&found, name)? && AclKind::of_name(name).is_none() {
             // A writer asks for this one to be gone, also where he may only append.
             permitted(found.inode.flags.is_empty() || name == SECURITY_CAPABILITY)?;
             return errno(libc::ENODATA);
         }
         permitted(found.inode.flags.is_empty())?;
+        self.drop_xattr(&mut found, name)?;
+        found.inode.ctime = ctx.now();
+        let attr = found.attr();
+        self.save(found);
+        Ok(Reply::Attr(attr))
+    }
+
+    fn has_xattr(&self, found: &Found, name: &[u8]) -> OpResult<bool> {
+        Ok(found.inode.xattrs > 0 && self.overlay.contains(&keys::of_name(keys::XATTR, found.gfid, name))?)
+    }
+
+    /// Writes an extended attribute, and counts it in the inode, which is to be saved.
+    pub(super) fn put_xattr(&mut self, found: &mut Found, name: &[u8], value: &[u8]) -> OpResult<()> {
+        if !self.has_xattr(found, name)? {
+            let list_bytes = found.inode.xattr_list_bytes as usize + name.len() + 1;
+            if list_bytes > XATTR_LIST_BYTES_MAX {
+                return errno(libc::ENOSPC);
+            }
+            found.inode.xattrs += 1;
+            found.inode.xattr_list_bytes = list_bytes as u32;
+        }
+        self.overlay.put(keys::of_name(keys::XATTR, found.gfid, name), &value);
+        Ok(())
+    }
+
+    /// Removes an extended attribute, and counts it off in the inode, which is to be saved. False if
+    /// there is none of this name.
+    pub(super) fn drop_xattr(&mut self, found: &mut Found, name: &[u8]) -> OpResult<bool> {
+        if !self.has_xattr(found, name)? {
+            return Ok(false);
+        }
         found.inode.xattrs -= 1;
         found.inode.xattr_list_bytes = found.inode.xattr_list_bytes.saturating_sub(name.len() as u32 + 1);
-        found.inode.ctime = ctx.now();
-        self.save(found);
-        self.overlay.delete(key);
-        Ok(Reply::Done)
+        self.overlay.delete(keys::of_name(keys::XATTR, found.gfid, name));
+        Ok(true)
     }
 }
 

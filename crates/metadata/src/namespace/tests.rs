@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 const POOL: PoolId = PoolId::new(3);
 
-fn at(secs: i64) -> Timestamp {
+pub(super) fn at(secs: i64) -> Timestamp {
     Timestamp { secs, nanos: 5 }
 }
 
@@ -20,20 +20,26 @@ fn caller(secs: i64) -> Caller {
     Caller { uid: 7, gid: 8, now: at(secs) }
 }
 
-fn fresh() -> Namespace<MemoryStore> {
+pub(super) fn fresh() -> Namespace<MemoryStore> {
     Namespace::open(MemoryStore::default(), at(0)).expect("open")
 }
 
-fn run<S: Store>(ns: &mut Namespace<S>, op: &NamespaceOp) -> Reply {
+pub(super) fn run<S: Store>(ns: &mut Namespace<S>, op: &NamespaceOp) -> Reply {
     ns.execute(&caller(1), &|_| false, op).expect("store works")
 }
 
-fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
+pub(super) fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
     let target = if kind == FileKind::Symlink { b"where".to_vec() } else { Vec::new() };
-    NamespaceOp::Create { parent, name: name.to_vec(), kind, mode: 0o640, rdev: 0, target, pool: POOL, open: None }
+    let (name, pool) = (name.to_vec(), POOL);
+    NamespaceOp::Create { parent, name, kind, mode: 0o640, umask: 0, rdev: 0, target, pool, open: None }
 }
 
-fn made<S: Store>(ns: &mut Namespace<S>, op: &NamespaceOp) -> Attr {
+pub(super) fn set_xattr(gfid: Gfid, name: &[u8], value: &[u8]) -> NamespaceOp {
+    let (name, value) = (name.to_vec(), value.to_vec());
+    NamespaceOp::SetXattr { gfid, name, value, create: None, kill_sgid: false }
+}
+
+pub(super) fn made<S: Store>(ns: &mut Namespace<S>, op: &NamespaceOp) -> Attr {
     match run(ns, op) {
         Reply::Attr(attr) => attr,
         other => panic!("{op:?}: {other:?}"),
@@ -127,8 +133,8 @@ impl Pair {
             Step::Make { parent, name, kind, mode } => {
                 let kind = kinds[usize::from(kind).min(kinds.len() - 1)];
                 match create(self.file(parent), &Self::name(name), kind) {
-                    NamespaceOp::Create { parent, name, kind, rdev, target, pool, open, .. } => {
-                        NamespaceOp::Create { parent, name, kind, mode, rdev, target, pool, open }
+                    NamespaceOp::Create { parent, name, kind, umask, rdev, target, pool, open, .. } => {
+                        NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open }
                     }
                     other => other,
                 }
@@ -162,7 +168,8 @@ impl Pair {
                 _ => NamespaceOp::ListXattr { gfid: self.file(file) },
             },
             Step::SetXattr { file, name, create } => {
-                NamespaceOp::SetXattr { gfid: self.file(file), name: Self::name(name), value: vec![name; 9], create }
+                let (gfid, value) = (self.file(file), vec![name; 9]);
+                NamespaceOp::SetXattr { gfid, name: Self::name(name), value, create, kill_sgid: false }
             }
             Step::RemoveXattr { file, name } => {
                 NamespaceOp::RemoveXattr { gfid: self.file(file), name: Self::name(name) }
@@ -170,6 +177,7 @@ impl Pair {
             Step::MakeUnnamed { parent, linkable } => NamespaceOp::CreateUnnamed {
                 parent: self.file(parent),
                 mode: 0o600,
+                umask: 0,
                 pool: POOL,
                 open: LeaseMode::Write,
                 linkable,
@@ -268,6 +276,7 @@ fn names_and_limits() {
         name: b"l".to_vec(),
         kind: FileKind::Symlink,
         mode: 0,
+        umask: 0,
         rdev: 0,
         target: vec![b'x'; 4096],
         pool: POOL,
@@ -275,9 +284,8 @@ fn names_and_limits() {
     };
     assert_eq!(run(&mut ns, &long), Reply::Errno(libc::ENAMETOOLONG));
     let gfid = made(&mut ns, &create(root, b"f", FileKind::Regular)).gfid;
-    let set =
-        |name: &[u8], bytes| NamespaceOp::SetXattr { gfid, name: name.to_vec(), value: vec![1; bytes], create: None };
-    assert_eq!(run(&mut ns, &set(b"user.a", XATTR_BYTES_MAX)), Reply::Done);
+    let set = |name: &[u8], bytes| set_xattr(gfid, name, &vec![1; bytes]);
+    assert!(made(&mut ns, &set(b"user.a", XATTR_BYTES_MAX)).has_xattrs);
     assert_eq!(run(&mut ns, &set(b"user.a", XATTR_BYTES_MAX + 1)), Reply::Errno(libc::E2BIG));
     assert_eq!(run(&mut ns, &set(&[b'n'; 256], 1)), Reply::Errno(libc::ERANGE));
     let size = SetAttr { size: Some(u64::MAX), ..SetAttr::default() };
@@ -355,7 +363,8 @@ fn the_format_before_is_raised() {
     for (before, note) in [(1, &note), (2, &note), (3, &note_3)] {
         let writer = (keys::of_gfid(keys::WRITER, gfid), Some(note.clone()));
         let done = (keys::answer(session, 5), Some(vec![6]));
-        store.commit([(keys::FORMAT.to_vec(), Some(version(before))), writer, done].into()).expect("commit");
+        let format = (keys::FORMAT.to_vec(), Some(version(before)));
+        store.commit([format, writer, done].into()).expect("commit");
         let ns = Namespace::open(store.clone(), at(1)).expect("it is raised");
         let retained = ns.retained().expect("store works");
         assert_eq!(retained.writers, [(gfid, (session, 0))]);
@@ -455,16 +464,17 @@ fn an_orphan_that_has_a_link_is_damage() {
 #[test]
 fn damaged_lengths_of_attribute_lists_take_no_memory() {
     let mut ns = fresh();
-    let set = NamespaceOp::SetXattr { gfid: Gfid::ROOT, name: b"user.a".to_vec(), value: Vec::new(), create: None };
-    assert_eq!(run(&mut ns, &set), Reply::Done);
+    let set = set_xattr(Gfid::ROOT, b"user.a", b"");
+    assert!(made(&mut ns, &set).has_xattrs);
     for bytes in [0, u32::MAX] {
         let mut root = ns.existing(Gfid::ROOT).expect("it is there");
         root.inode.xattr_list_bytes = bytes;
         ns.save(root);
         assert_eq!(run(&mut ns, &NamespaceOp::ListXattr { gfid: Gfid::ROOT }), Reply::Bytes(b"user.a\0".to_vec()));
         let remove = NamespaceOp::RemoveXattr { gfid: Gfid::ROOT, name: b"user.a".to_vec() };
-        assert_eq!(run(&mut ns, &remove), Reply::Done);
-        assert_eq!(run(&mut ns, &set), if bytes == 0 { Reply::Done } else { Reply::Errno(libc::ENOSPC) });
+        assert!(!made(&mut ns, &remove).has_xattrs);
+        let again = run(&mut ns, &set);
+        assert!(if bytes == 0 { matches!(again, Reply::Attr(_)) } else { again == Reply::Errno(libc::ENOSPC) });
     }
 }
 
@@ -573,7 +583,13 @@ fn flags_hold_on_every_path() {
             assert_eq!(by(&mut ns, 7, &flag), eperm, "root only");
             assert!(matches!(by(&mut ns, 0, &flag), Reply::Attr(attr) if attr.flags == flags));
         }
-        let user = |name: &[u8]| NamespaceOp::SetXattr { gfid: file, name: name.to_vec(), value: vec![], create: None };
+        let user = |name: &[u8]| NamespaceOp::SetXattr {
+            gfid: file,
+            name: name.to_vec(),
+            value: vec![],
+            create: None,
+            kill_sgid: false,
+        };
         for op in [
             unlink(b"f"),
             NamespaceOp::Link { gfid: file, parent: root, name: b"g".to_vec() },

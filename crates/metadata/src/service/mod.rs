@@ -33,7 +33,8 @@ use crate::namespace::{Namespace, PurgeEntry, SizeRecovery};
 use crate::store::{Persist, Store, StoreError};
 use alone::Alone;
 use protocol::namespace::{
-    Attr, Commit, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
+    ACL_ACCESS, Attr, Commit, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request, SECURITY_CAPABILITY, SetAttr,
+    Timestamp,
 };
 use protocol::{ClusterId, Epoch, Gfid, Rule, SessionId};
 use sessions::{Session, Standing};
@@ -511,6 +512,8 @@ impl<S: Store> Service<S> {
             NamespaceOp::SetFlags { gfid, .. } => Some((*gfid, Want::Alone)),
             // A writer may know of a change that the service was not told yet, and that came before this one.
             NamespaceOp::SetAttr { gfid, .. } => Some((*gfid, Want::Current)),
+            // It changes the mode, as chmod does.
+            NamespaceOp::SetXattr { gfid, name, .. } if name == ACL_ACCESS => Some((*gfid, Want::Current)),
             // Holders of leases remember that a file has none, so as not to ask before every write.
             NamespaceOp::SetXattr { gfid, name, .. } if name == SECURITY_CAPABILITY => Some((*gfid, Want::Alone)),
             _ => None,

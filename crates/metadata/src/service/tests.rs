@@ -6,6 +6,7 @@ mod power;
 mod unnamed;
 
 use super::*;
+use crate::acl::{Acl, Entry, Tag};
 use crate::store::MemoryStore;
 use protocol::namespace::{Caller, Grant, Held};
 use protocol::{Epoch, PoolId};
@@ -143,6 +144,7 @@ fn create(name: &str, open: Option<LeaseMode>) -> NamespaceOp {
         name: name.into(),
         kind: FileKind::Regular,
         mode: 0o644,
+        umask: 0,
         rdev: 0,
         target: vec![],
         pool: POOL,
@@ -377,6 +379,21 @@ fn a_writer_is_asked_for_its_changes_before_another_mount_makes_one() {
     assert!(matches!(rig.call(A, chmod(0o644)), Reply::Attr(_)), "told in time");
     rig.call(A, give_back(gfid, Some(LeaseMode::Read), sized(5)));
     assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o600));
+    rig.check();
+}
+
+#[test]
+fn a_writer_is_asked_before_another_mount_sets_an_acl() {
+    let mut rig = Rig::new();
+    let gfid = rig.create(A, "f", Some(LeaseMode::Write)).gfid;
+    let entries = [(Tag::UserObj, 6), (Tag::User(7), 4), (Tag::GroupObj, 0), (Tag::Mask, 4), (Tag::Other, 0)];
+    let acl = Acl::new(entries.map(|(tag, permissions)| Entry { tag, permissions }).to_vec()).expect("well-formed");
+    let (name, value) = (ACL_ACCESS.to_vec(), acl.encode());
+    let (_, events) = rig.send(B, NamespaceOp::SetXattr { gfid, name, value, create: None, kill_sgid: false });
+    assert_eq!(recalls(&events), [(A, Some(LeaseMode::Read))], "it may know a mode that the service does not");
+    let kept = SetAttr { mode: Some(0o666), ..sized(5) };
+    rig.call(A, give_back(gfid, Some(LeaseMode::Read), kept));
+    assert!(matches!(rig.call(A, NamespaceOp::GetAttr { gfid }), Reply::Attr(attr) if attr.mode == 0o640));
     rig.check();
 }
 

@@ -128,6 +128,7 @@ impl Client {
             name: name.into(),
             kind: FileKind::Regular,
             mode: 0o644,
+            umask: 0,
             rdev: 0,
             target: vec![],
             pool: PoolId::new(1),

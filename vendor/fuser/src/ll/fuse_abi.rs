@@ -505,6 +505,17 @@ pub(crate) struct fuse_setxattr_in {
     pub(crate) padding: u32,
 }
 
+/// What follows `fuse_setxattr_in` where `FUSE_SETXATTR_EXT` is agreed on.
+#[repr(C)]
+#[derive(Debug, FromBytes, KnownLayout, Immutable)]
+pub(crate) struct fuse_setxattr_in_ext {
+    pub(crate) setxattr_flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// In `setxattr_flags`: an ACL is set that takes the set-group-ID bit away.
+pub(crate) const FUSE_SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+
 #[repr(C)]
 #[derive(Debug, FromBytes, KnownLayout, Immutable)]
 pub(crate) struct fuse_getxattr_in {

@@ -832,6 +832,7 @@ mod op {
         #[expect(dead_code)]
         header: &'a fuse_in_header,
         arg: &'a fuse_setxattr_in,
+        ext: Option<&'a fuse_setxattr_in_ext>,
         name: &'a OsStr,
         value: &'a [u8],
     }
@@ -845,6 +846,10 @@ mod op {
         // TODO: Document what are valid flags
         pub(crate) fn flags(&self) -> i32 {
             self.arg.flags
+        }
+        pub(crate) fn kill_sgid(&self) -> bool {
+            self.ext
+                .is_some_and(|ext| ext.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID != 0)
         }
         /// This will always be 0 except on `MacOS`.  It's recommended that
         /// implementations return EINVAL if this is not 0.
@@ -1639,6 +1644,7 @@ mod op {
         header: &'a fuse_in_header,
         opcode: &fuse_opcode,
         data: &'a [u8],
+        setxattr_ext: bool,
     ) -> Option<Operation<'a>> {
         let mut data = ArgumentIterator::new(data);
         Some(match opcode {
@@ -1730,6 +1736,7 @@ mod op {
                 let out = SetXAttr {
                     header,
                     arg: data.fetch()?,
+                    ext: if setxattr_ext { Some(data.fetch()?) } else { None },
                     name: data.fetch_str()?,
                     value: data.fetch_all(),
                 };
@@ -2151,9 +2158,15 @@ impl fmt::Display for Operation<'_> {
 pub(crate) struct AnyRequest<'a> {
     header: &'a fuse_in_header,
     data: &'a [u8],
+    setxattr_ext: bool,
 }
 
 impl<'a> AnyRequest<'a> {
+    /// The same, where `FUSE_SETXATTR_EXT` is agreed on, or not.
+    pub(crate) fn with_setxattr_ext(self, setxattr_ext: bool) -> Self {
+        Self { setxattr_ext, ..self }
+    }
+
     /// Returns the unique identifier of this request.
     ///
     /// The FUSE kernel driver assigns a unique id to every concurrent request. This allows to
@@ -2191,7 +2204,7 @@ impl<'a> AnyRequest<'a> {
             |e: num_enum::TryFromPrimitiveError<_>| RequestError::UnknownOperation(e.number),
         )?;
         // Parse/check operation arguments
-        op::parse(self.header, &opcode, self.data).ok_or(RequestError::InsufficientData)
+        op::parse(self.header, &opcode, self.data, self.setxattr_ext).ok_or(RequestError::InsufficientData)
     }
 
     pub(crate) fn header(&self) -> &fuse_in_header {
@@ -2236,6 +2249,7 @@ impl<'a> TryFrom<&'a [u8]> for AnyRequest<'a> {
         Ok(Self {
             header,
             data: &data[size_of::<fuse_in_header>()..header.len as usize],
+            setxattr_ext: false,
         })
     }
 }

@@ -32,6 +32,8 @@ const CHATTR: &str = concat!(include_str!("../expect.py"), include_str!("../chat
 const CHATTR_SECONDS: u64 = 60;
 const OPTIONS: &str = concat!(include_str!("../expect.py"), include_str!("../mount_options.py"));
 const OPTIONS_SECONDS: u64 = 180;
+const ACLS: &str = include_str!("acls.py");
+const ACLS_SECONDS: u64 = 240;
 
 /// A check: its name, its deadline in seconds, what it does with a directory; `true` for a quick run.
 type Check = (&'static str, u64, fn(&Path, bool) -> Outcome);
@@ -75,6 +77,9 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     }
     if report_wants(report, "options_of_mount") {
         report.case("posix", "options_of_mount", || mount_options(bench, rig))?;
+    }
+    if report_wants(report, "acls") {
+        report.case("posix", "acls", || acls(bench, rig))?;
     }
     Ok(())
 }
@@ -136,13 +141,22 @@ pub fn mappings(bench: &Bench, rig: &Rig, other: Option<&Path>) -> Outcome {
     bench.run(&mut command, MAPPINGS_SECONDS).map(drop)
 }
 
-/// Changes of content take set-ID bits and capabilities away as on the local file system of the
-/// build directory.
+/// Changes of content take set-ID bits and capabilities away as on a local file system.
 fn set_ids(bench: &Bench, rig: &Rig) -> Outcome {
-    let (area, local) = (rig.area(bench, "posix-set_ids")?, rig.scratch("set_ids")?);
-    let script = rig.scratch("program")?.join("set_ids.py");
-    std::fs::write(&script, SET_IDS).doing(|| "cannot write the script")?;
-    bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), SET_IDS_SECONDS).map(drop)
+    as_locally(bench, rig, "set_ids", SET_IDS, SET_IDS_SECONDS)
+}
+
+/// ACLs are kept, inherited and gone by as on a local file system.
+fn acls(bench: &Bench, rig: &Rig) -> Outcome {
+    as_locally(bench, rig, "acls", ACLS, ACLS_SECONDS)
+}
+
+/// Runs a program that compares the mount with the local file system of the build directory.
+fn as_locally(bench: &Bench, rig: &Rig, name: &str, program: &str, seconds: u64) -> Outcome {
+    let (area, local) = (rig.area(bench, &format!("posix-{name}"))?, rig.scratch(name)?);
+    let script = rig.scratch("program")?.join(format!("{name}.py"));
+    std::fs::write(&script, program).doing(|| "cannot write the script")?;
+    bench.run(Command::new("python3").arg(script).arg(&area).arg(&local), seconds).map(drop)
 }
 
 /// Runs the checks of bytes on a rig.

@@ -178,6 +178,10 @@ impl InodeState {
         if !is_keepable(set) || !self.may_keep() || set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
             return false;
         }
+        // An ACL changes with the mode, and is the service's.
+        if set.mode.is_some() && attr.has_xattrs {
+            return false;
+        }
         let mut shown = *attr;
         self.merge(&mut shown, asked);
         let kept = Kept::new(set, &shown);
@@ -305,10 +309,15 @@ impl InodeState {
         }
     }
 
-    /// The service has these attributes now: they are the new truth for what is not dirty.
-    pub fn learned(&mut self, attr: &Attr) {
+    /// The service has this owner, group and mode now.
+    pub fn rights_learned(&mut self, attr: &Attr) {
         self.set_ids = SetIds::of(attr);
         self.attrs.kept_told.learn(attr);
+    }
+
+    /// The service has these attributes now: they are the new truth for what is not dirty.
+    pub fn learned(&mut self, attr: &Attr) {
+        self.rights_learned(attr);
         if !self.attrs.dirty {
             self.attrs.is_time_of_write &= attr.mtime == self.attrs.mtime;
             (self.attrs.mtime, self.attrs.ctime) = (attr.mtime, attr.ctime);

@@ -21,6 +21,7 @@ fn attr(size: u64) -> Attr {
         pool: PoolId::new(1),
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
+        has_xattrs: false,
     }
 }
 
@@ -313,6 +314,18 @@ fn a_change_is_measured_by_what_is_so_and_not_by_an_older_answer() {
     assert!(!state.keep_change(&chmod(mode), (&mut shown, 6), time(21), Keep::All), "it takes permissions away");
     assert!(state.keep_change(&chmod(mode | 0o133), (&mut shown, 6), time(21), Keep::All));
     assert_eq!(shown.mode, mode | 0o133);
+}
+
+#[test]
+fn chmod_of_a_file_that_may_have_an_acl_is_told_at_once() {
+    let mut state = leased(LeaseMode::Write, 10);
+    state.opened();
+    let with = |has_xattrs| Attr { has_xattrs, ..private() };
+    let chmod = SetAttr { mode: Some(0o660), ..SetAttr::default() };
+    assert!(!state.keep_change(&chmod, (&mut with(true), NOW), time(20), Keep::All));
+    assert!(state.keep_change(&chmod, (&mut with(false), NOW), time(20), Keep::All));
+    let chown = SetAttr { uid: Some(9), ..SetAttr::default() };
+    assert!(state.keep_change(&chown, (&mut with(true), NOW), time(21), Keep::All), "an ACL says nothing of it");
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         pool: PoolId::new(1),
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
+        has_xattrs: false,
     }
 }
 
@@ -67,6 +68,11 @@ impl World {
         *attr
     }
 
+    fn set_has_xattrs(&mut self, gfid: Gfid, has_xattrs: bool) -> Reply {
+        self.files.get_mut(&gfid).expect("it is there").has_xattrs = has_xattrs;
+        Reply::Attr(self.touch(gfid))
+    }
+
     fn unlink(&mut self, place: &Place) -> Option<Gfid> {
         let gfid = self.names.remove(place)?;
         self.touch(gfid);
@@ -85,6 +91,8 @@ impl World {
                 None => return missing(),
             },
             NamespaceOp::SetAttr { gfid, .. } if self.files.contains_key(&gfid) => Reply::Attr(self.touch(gfid)),
+            NamespaceOp::SetXattr { gfid, .. } if self.files.contains_key(&gfid) => self.set_has_xattrs(gfid, true),
+            NamespaceOp::RemoveXattr { gfid, .. } if self.files.contains_key(&gfid) => self.set_has_xattrs(gfid, false),
             NamespaceOp::Create { parent, name, kind, .. } if !self.names.contains_key(&(parent, name.clone())) => {
                 self.made += 1;
                 let gfid = Gfid::of_inode(100 + self.made);
@@ -165,11 +173,16 @@ fn create(parent: Gfid, name: &[u8], kind: FileKind) -> NamespaceOp {
         name: name.to_vec(),
         kind,
         mode: 0o644,
+        umask: 0,
         rdev: 0,
         target: Vec::new(),
         pool: PoolId::new(1),
         open: (kind == FileKind::Regular).then_some(LeaseMode::Write),
     }
+}
+
+fn set_xattr(gfid: Gfid, name: &[u8]) -> NamespaceOp {
+    NamespaceOp::SetXattr { gfid, name: name.to_vec(), value: Vec::new(), create: None, kill_sgid: false }
 }
 
 fn any_op() -> impl Strategy<Value = NamespaceOp> {
@@ -181,6 +194,8 @@ fn any_op() -> impl Strategy<Value = NamespaceOp> {
         1 => file().prop_map(|gfid| NamespaceOp::GetAttr { gfid }),
         1 => dir().prop_map(|gfid| NamespaceOp::GetAttr { gfid }),
         1 => file().prop_map(|gfid| NamespaceOp::SetAttr { gfid, set: SetAttr::default(), sync: false }),
+        1 => file().prop_map(|gfid| set_xattr(gfid, b"user.a")),
+        1 => file().prop_map(|gfid| NamespaceOp::RemoveXattr { gfid, name: b"user.a".to_vec() }),
         3 => (dir(), name()).prop_map(|(parent, name)| create(parent, &name, FileKind::Regular)),
         1 => (file(), dir(), name()).prop_map(|(gfid, parent, name)| NamespaceOp::Link { gfid, parent, name }),
         2 => (dir(), name()).prop_map(|(parent, name)| NamespaceOp::Unlink { parent, name, gives: None }),
@@ -245,6 +260,20 @@ fn ask(known: &Known, world: &mut World, op: &NamespaceOp) -> Result<Answered> {
     let answer = world.carry_out(op);
     question.end(ALONE, &answer);
     answer
+}
+
+#[test]
+fn whether_a_file_has_extended_attributes_is_known_and_not_while_that_changes() {
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    ask(&known, &mut world, &create(directory(0), b"f", FileKind::Regular)).expect("made");
+    let file = known.lookup(ALONE, directory(0), b"f").expect("known").expect("there").gfid;
+    let has_xattrs = |known: &Known| known.attr(ALONE, file).map(|attr| attr.has_xattrs);
+    assert_eq!(has_xattrs(&known), Some(false));
+    let op = set_xattr(file, b"user.a");
+    let question = known.begin(ALONE, &op);
+    assert_eq!(has_xattrs(&known), None);
+    question.end(ALONE, &world.carry_out(&op));
+    assert_eq!(has_xattrs(&known), Some(true), "told with the answer");
 }
 
 #[test]

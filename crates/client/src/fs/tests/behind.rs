@@ -205,6 +205,30 @@ fn another_mount_sees_what_a_close_has_not_told_yet() {
 }
 
 #[test]
+fn an_acl_comes_after_a_chmod_that_was_not_told_yet_and_before_one_that_follows() {
+    use metadata::acl::{Entry, Tag};
+    let mounts = mounts_flushing_behind();
+    let fs = &mounts[0];
+    report(fs);
+    let gfid = create(fs, "file");
+    let tags = [Tag::UserObj, Tag::User(7), Tag::GroupObj, Tag::Mask, Tag::Other];
+    let entries = tags.map(|tag| Entry { tag, permissions: if tag == Tag::UserObj { 7 } else { 4 } });
+    let acl = Acl::new(entries.to_vec()).expect("well-formed").encode();
+    block_on(async {
+        assert_eq!(fs.setattr(gfid, chmod(0o666), at(3)).await.expect("kept").mode, 0o666);
+        fs.setxattr(gfid, ACL_ACCESS.to_vec(), acl, None, false, at(4)).await.expect("set");
+        let modes = |fs: &LocalFs<Model>| -> Vec<Option<u32>> {
+            fs.backend.world.borrow().told.iter().map(|(set, _)| set.mode).collect()
+        };
+        assert_eq!(modes(fs), [Some(0o666)]);
+        assert_eq!(fs.getattr(gfid, at(5)).await.expect("stat").mode, 0o744);
+        let changed = fs.setattr(gfid, chmod(0o755), at(6)).await.expect("told");
+        assert_eq!((changed.mode, modes(fs).len()), (0o755, 2), "the ACL's mask is the service's to change");
+        fs.release(gfid).await.expect("closed");
+    });
+}
+
+#[test]
 fn an_fsync_waits_for_what_a_close_did_not_wait_for() {
     let mounts = mounts_flushing_behind();
     let fs = &mounts[0];

@@ -55,7 +55,7 @@ impl Oracle {
         let node = self.nodes.remove(&gfid).expect("exists");
         match node.attr.kind {
             FileKind::Regular => drop(self.purged.insert(gfid)),
-            FileKind::Directory => drop(self.gone.insert(gfid, node.attr)),
+            FileKind::Directory => drop(self.gone.insert(gfid, Attr { has_xattrs: false, ..node.attr })),
             _ => {}
         }
     }
@@ -170,6 +170,7 @@ impl Oracle {
                     pool: *pool,
                     btime: Some(now),
                     flags: Default::default(),
+                    has_xattrs: false,
                 };
                 let (children, xattrs, target) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
                 let node = Node { attr, parent: None, children, xattrs, target, linkable: *linkable };
@@ -278,6 +279,7 @@ impl Oracle {
             pool: if *kind == FileKind::Regular { *pool } else { Default::default() },
             btime: Some(now),
             flags: Default::default(),
+            has_xattrs: false,
         };
         let node = Node {
             attr,
@@ -351,6 +353,13 @@ impl Oracle {
         else {
             panic!("not for the oracle: {op:?}")
         };
+        if self.gone.contains_key(gfid) {
+            match op {
+                NamespaceOp::GetXattr { .. } => return Err(libc::ENODATA),
+                NamespaceOp::ListXattr { .. } => return Ok(Reply::Bytes(Vec::new())),
+                _ => {}
+            }
+        }
         let node = self.nodes.get_mut(gfid).ok_or(libc::ESTALE)?;
         match op {
             NamespaceOp::GetXattr { name, .. } => node.xattrs.get(name).cloned().map(Reply::Bytes).ok_or(libc::ENODATA),
@@ -361,13 +370,13 @@ impl Oracle {
                     _ => {}
                 }
                 node.xattrs.insert(name.clone(), value.clone());
-                node.attr.ctime = now;
-                Ok(Reply::Done)
+                (node.attr.ctime, node.attr.has_xattrs) = (now, true);
+                Ok(Reply::Attr(node.attr))
             }
             NamespaceOp::RemoveXattr { name, .. } => {
                 node.xattrs.remove(name).ok_or(libc::ENODATA)?;
-                node.attr.ctime = now;
-                Ok(Reply::Done)
+                (node.attr.ctime, node.attr.has_xattrs) = (now, !node.xattrs.is_empty());
+                Ok(Reply::Attr(node.attr))
             }
             _ => Ok(Reply::Bytes(node.xattrs.keys().flat_map(|n| [n.as_slice(), &[0]].concat()).collect())),
         }

@@ -3,7 +3,7 @@
 
 use super::*;
 use protocol::lock::{ByteRange, LockClaim, LockOp, LockOwner, RangeLock, WaitId};
-use protocol::namespace::RenameMode;
+use protocol::namespace::{ACL_DEFAULT, RenameMode};
 
 const EXTREMES: [u64; 9] = [0, 1, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 58, (1 << 63) - 1, 1 << 63, u64::MAX];
 
@@ -20,6 +20,8 @@ fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
         ctime: Some(time),
         times_follow: true,
     };
+    let tags = [Tag::UserObj, Tag::User(n as u32 >> 1), Tag::GroupObj, Tag::Mask, Tag::Other];
+    let acl = Acl::new(tags.map(|tag| Entry { tag, permissions: 7 }).to_vec()).expect("well-formed");
     let mut ops = Vec::new();
     for gfid in [known, Gfid::ROOT, Gfid::of_inode(n)] {
         let (name, to) = (n.to_string().into_bytes(), format!("to-{n}").into_bytes());
@@ -35,7 +37,10 @@ fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
             NamespaceOp::Link { gfid, parent: Gfid::ROOT, name: name.clone() },
             NamespaceOp::Parent { gfid },
             NamespaceOp::ReadLink { gfid },
-            NamespaceOp::SetXattr { gfid, name: b"user.n".to_vec(), value: name.clone(), create: None },
+            set_xattr(gfid, b"user.n", &name),
+            set_xattr(gfid, ACL_ACCESS, &name),
+            set_xattr(gfid, ACL_DEFAULT, &acl.encode()),
+            NamespaceOp::RemoveXattr { gfid, name: ACL_ACCESS.to_vec() },
             NamespaceOp::GetXattr { gfid, name: b"user.n".to_vec() },
             NamespaceOp::ListXattr { gfid },
             NamespaceOp::RemoveXattr { gfid, name: b"user.n".to_vec() },
@@ -56,10 +61,15 @@ fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
     }
     for kind in [FileKind::Regular, FileKind::Directory, FileKind::BlockDevice, FileKind::Symlink] {
         let (parent, name, pool) = (Gfid::ROOT, format!("{kind:?}-{n}").into_bytes(), PoolId::new(n as u32));
-        let (mode, rdev, open) = (n as u32, n as u32, Some(LeaseMode::Write));
-        ops.push(NamespaceOp::Create { parent, name, kind, mode, rdev, target: vec![b'x'; 9], pool, open });
+        let (mode, umask, rdev, open) = (n as u32, n as u32, n as u32, Some(LeaseMode::Write));
+        ops.push(NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target: vec![b'x'; 9], pool, open });
     }
     ops
+}
+
+fn set_xattr(gfid: Gfid, name: &[u8], value: &[u8]) -> NamespaceOp {
+    let (name, value) = (name.to_vec(), value.to_vec());
+    NamespaceOp::SetXattr { gfid, name, value, create: None, kill_sgid: true }
 }
 
 fn reclaims(n: u64, gfid: Gfid) -> [NamespaceOp; 2] {

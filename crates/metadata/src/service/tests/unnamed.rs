@@ -4,7 +4,7 @@ use super::*;
 
 fn unnamed(linkable: bool) -> NamespaceOp {
     let (parent, open) = (Gfid::ROOT, LeaseMode::Write);
-    NamespaceOp::CreateUnnamed { parent, mode: 0o600, pool: POOL, open, linkable }
+    NamespaceOp::CreateUnnamed { parent, mode: 0o600, umask: 0, pool: POOL, open, linkable }
 }
 
 fn link(gfid: Gfid, name: &str) -> NamespaceOp {
