@@ -4,9 +4,12 @@
 
 use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
+use metadata::acl::{Acl, Entry, Tag};
 use metadata::store::Batch;
 use metadata::{MemoryStore, Namespace, Service, ServiceConfig, SessionView, Store, StoreError};
-use protocol::namespace::{Caller, FileKind, LeaseMode, NamespaceOp, Request, SetAttr, Timestamp};
+use protocol::namespace::{
+    ACL_ACCESS, ACL_DEFAULT, Caller, FileKind, LeaseMode, NamespaceOp, Request, SetAttr, Timestamp,
+};
 use protocol::{ClusterId, Epoch, Gfid, PoolId, SessionId};
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
@@ -26,7 +29,18 @@ thread_local! {
 fn create(name: &[u8], kind: FileKind, open: Option<LeaseMode>) -> NamespaceOp {
     let target = if kind == FileKind::Symlink { b"where".to_vec() } else { Vec::new() };
     let (parent, pool) = (Gfid::ROOT, PoolId::new(3));
-    NamespaceOp::Create { parent, name: name.to_vec(), kind, mode: 0o640, rdev: 0, target, pool, open }
+    NamespaceOp::Create { parent, name: name.to_vec(), kind, mode: 0o640, umask: 0o022, rdev: 0, target, pool, open }
+}
+
+fn set_xattr(name: &[u8], value: &[u8]) -> NamespaceOp {
+    let (gfid, name, value) = (Gfid::ROOT, name.to_vec(), value.to_vec());
+    NamespaceOp::SetXattr { gfid, name, value, create: None, kill_sgid: true }
+}
+
+/// One that names a user.
+fn acl() -> Vec<u8> {
+    let tags = [Tag::UserObj, Tag::User(7), Tag::GroupObj, Tag::Mask, Tag::Other];
+    Acl::new(tags.map(|tag| Entry { tag, permissions: 5 }).to_vec()).expect("a list").encode()
 }
 
 fn unlink(name: &[u8]) -> NamespaceOp {
@@ -49,13 +63,15 @@ fn records() -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut service = Service::open(store.clone(), ServiceConfig::default(), NOW).expect("an empty store");
     service.bind_cluster(ClusterId::new(5)).expect(works);
     service.sessions_changed(Duration::ZERO, NOW, view(&[LIVE, OTHER])).expect(works);
-    let (name, value, write) = (b"user.a".to_vec(), b"b".to_vec(), Some(LeaseMode::Write));
+    let write = Some(LeaseMode::Write);
     let written = SetAttr { size: Some(9), mtime: Some(NOW), times_follow: true, ..SetAttr::default() };
     let ops = [
         (LIVE, create(b"file", FileKind::Regular, write)),
         (LIVE, create(b"dir", FileKind::Directory, None)),
         (LIVE, create(b"link", FileKind::Symlink, None)),
-        (LIVE, NamespaceOp::SetXattr { gfid: Gfid::ROOT, name, value, create: None }),
+        (LIVE, set_xattr(b"user.a", b"b")),
+        (LIVE, set_xattr(ACL_ACCESS, &acl())),
+        (LIVE, set_xattr(ACL_DEFAULT, &acl())),
         (LIVE, NamespaceOp::BlobRoot { pool: PoolId::new(3) }),
         (LIVE, create(b"orphan", FileKind::Regular, write)),
         (LIVE, unlink(b"orphan")),
@@ -97,6 +113,8 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
         NamespaceOp::ListXattr { gfid: parent },
         NamespaceOp::GetXattr { gfid: parent, name: b"user.a".to_vec() },
         create(b"new", FileKind::Regular, None),
+        create(b"below", FileKind::Directory, None),
+        set_xattr(ACL_ACCESS, &acl()),
         NamespaceOp::SetAttr { gfid: parent, set: SetAttr { mode: Some(0o700), ..SetAttr::default() }, sync: true },
         unlink(b"file"),
         NamespaceOp::Rmdir { parent, name: b"dir".to_vec() },

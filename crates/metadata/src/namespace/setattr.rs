@@ -157,7 +157,7 @@ impl<S: Store> Namespace<S> {
             if list_bytes > XATTR_LIST_BYTES_MAX {
                 return errno(libc::ENOSPC);
             }
-            found.inode.xattrs += 1;
+            found.inode.xattrs = found.inode.xattrs.saturating_add(1);
             found.inode.xattr_list_bytes = list_bytes as u32;
         }
         self.overlay.put(keys::of_name(keys::XATTR, found.gfid, name), &value);
