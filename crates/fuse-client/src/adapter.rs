@@ -247,8 +247,8 @@ macro_rules! refuse {
 }
 
 refuse! {
-    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyIoctl ReplyLock ReplyLseek ReplyOpen
-    ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
+    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyIoctl ReplyLock
+    ReplyLseek ReplyOpen ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: POSIX_ACL (nothing hands ACLs down),

@@ -277,7 +277,7 @@ impl<S: Store> Namespace<S> {
                 (Some(found), _) => Ok(Reply::Attr(found.attr())),
                 (None, None) => errno(libc::ESTALE),
             },
-            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
+            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr_as_user(ctx.now(), *gfid, set).map(Reply::Attr),
             NamespaceOp::Create { parent, name, kind, mode, rdev, target, pool, open: _ } => {
                 let new = create::New { kind: *kind, mode: *mode, rdev: *rdev, target, pool: *pool };
                 self.create(ctx, *parent, name, &new).map(Reply::Attr)
