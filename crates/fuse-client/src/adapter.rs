@@ -249,8 +249,8 @@ macro_rules! refuse {
 }
 
 refuse! {
-    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyIoctl ReplyLock ReplyLseek ReplyOpen
-    ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
+    ReplyAttr ReplyCreate ReplyData ReplyDirectory ReplyDirectoryPlus ReplyEmpty ReplyEntry ReplyIoctl ReplyLock
+    ReplyLseek ReplyOpen ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
 /// The capabilities that we use, each if the kernel has it. Not among them: ATOMIC_O_TRUNC (the kernel's own truncation

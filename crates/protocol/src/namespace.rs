@@ -99,7 +99,7 @@ pub struct FileFlags {
 }
 
 impl FileFlags {
-    /// May the inode's owner and mode change, and its names go?
+    /// Is none of them set?
     pub const fn is_empty(self) -> bool {
         !self.immutable && !self.append_only
     }

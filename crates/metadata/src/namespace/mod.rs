@@ -280,7 +280,7 @@ impl<S: Store> Namespace<S> {
                 (Some(found), _) => Ok(Reply::Attr(found.attr())),
                 (None, None) => errno(libc::ESTALE),
             },
-            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr(ctx.now(), *gfid, set).map(Reply::Attr),
+            NamespaceOp::SetAttr { gfid, set, .. } => self.set_attr_as_user(ctx.now(), *gfid, set).map(Reply::Attr),
             NamespaceOp::Create { parent, name, kind, mode, umask, rdev, target, pool, open: _ } => {
                 let (kind, mode, umask, rdev, pool) = (*kind, *mode, *umask, *rdev, *pool);
                 let new = create::New { kind, mode, umask, rdev, target, pool };

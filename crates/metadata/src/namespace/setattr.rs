@@ -15,11 +15,16 @@ use std::ops::ControlFlow;
 const XATTR_NAME_BYTES_MAX: usize = 255;
 
 impl<S: Store> Namespace<S> {
+    /// Sets what a user asks for, if the file's flags permit it.
+    pub(super) fn set_attr_as_user(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
+        may_set(&self.existing(gfid)?.inode, set, now)?;
+        self.set_attr(now, gfid, set)
+    }
+
     /// Sets what is asked. A length without mtime is a truncate: mtime becomes now. A ctime is told by a writer, who does not know of
     /// renames and links and whose clock may be behind: it does not go back, and moves with what the writer changed.
     pub(super) fn set_attr(&mut self, now: Timestamp, gfid: Gfid, set: &SetAttr) -> OpResult<Attr> {
         let mut found = self.existing(gfid)?;
-        may_set(&found.inode, set, now)?;
         let inode = &mut found.inode;
         let changeable = |inode: &Inode| (inode.size, inode.atime, inode.mtime, inode.mode, inode.uid, inode.gid);
         let before = changeable(inode);

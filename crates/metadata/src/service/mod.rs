@@ -428,7 +428,8 @@ impl<S: Store> Service<S> {
             && self.namespace.attr(gfid)?.is_some_and(|attr| attr.flags.immutable)
         {
             if let Some(granted) = granted {
-                self.leases.returned(now, granted, pending.request.session, None);
+                // It may have had this one before, and goes on to use it.
+                self.leases.returned(now, granted, pending.request.session, Some(LeaseMode::Read));
             }
             self.reply(pending.token, Reply::Errno(libc::EPERM));
             return Ok(());

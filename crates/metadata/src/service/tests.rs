@@ -1,6 +1,7 @@
 //! The service as clients see it: leases, exactly-once, restarts, deaths.
 
 mod extremes;
+mod flags;
 mod locks;
 mod power;
 mod unnamed;
