@@ -271,7 +271,7 @@ pub fn two_clients(bench: &Bench, rig: &Rig, area: &str, report: &mut Report) ->
     report.case("clients", "two mounts see each other's changes", || {
         let area = rig.area(bench, &format!("clients-{area}"))?;
         let second = rig.scratch("second")?;
-        let mut mount = rig.cluster.command("fuse-client");
+        let mut mount = rig.cluster.background_client();
         mount.args(["mount", "--daemon"]).arg(rig.cluster.layout().monitor.to_string()).arg(&second);
         bench.run(&mut mount, 30)?;
         let other = second.join(area.file_name().unwrap_or_default());

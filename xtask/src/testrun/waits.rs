@@ -76,7 +76,7 @@ fn comes_later(bench: &Bench, rig: &Rig) -> Outcome {
     rig.cluster.unmount(&bench.interrupt)?;
     rig.cluster.kill("monitor")?;
     let mount = |option: &str| {
-        let mut command = rig.cluster.command("fuse-client");
+        let mut command = rig.cluster.background_client();
         command.arg("mount").arg(rig.cluster.layout().monitor.to_string()).arg(rig.mount());
         command.args(["--daemon", "-o", option]);
         command

@@ -48,7 +48,7 @@ fn too_few(bench: &Bench, rig: &Rig) -> Outcome {
 /// The kernel lets a process that waits for FUSE die only when its call is answered, so every call has a deadline.
 fn killed(bench: &Bench, rig: &Rig) -> Outcome {
     let point = rig.scratch("second")?;
-    let mut mount = rig.cluster.command("fuse-client");
+    let mut mount = rig.cluster.background_client();
     mount.args(["mount", "--daemon", "-o", "timeout=5"]).arg(rig.cluster.layout().monitor.to_string()).arg(&point);
     bench.shell(rig.mount(), "head -c 200000 /dev/urandom > doomed && sync doomed", 30)?;
     bench.run(&mut mount, 30)?;
