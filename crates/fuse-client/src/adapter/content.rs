@@ -166,6 +166,11 @@ impl Adapter {
         let paged = written_back || !is_direct(handle, flags);
         // After all other writes the kernel asks for the sync itself.
         let sync = if bypasses_pages(handle) && !written_back { sync_of(flags) } else { SyncKind::None };
+        let began = self.times.of(RequestKind::Write).begin();
+        let may_gather = sync == SyncKind::None && !written_back;
+        if may_gather && self.fs.gather(file, offset, data, paged, client::fs::now()) {
+            return self.answer_here(RequestKind::Write, file, began, || reply.written(data.len() as u32));
+        }
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (writer, data) = (writer(req), self.fs.copy_of(file, offset, data));
