@@ -48,6 +48,9 @@ pub fn write_behind(bench: &Bench, report: &mut Report) -> Outcome {
     report.phase("write-behind");
     report.case("kill", "random daemons die under writers, nothing answered is lost", || daemons(bench, &rig))?;
     report.case("kill", "the client dies, nothing fsynced is lost", || client(bench, &rig, true))?;
+    let small =
+        "storage daemons and the client die under small appends: in order, whole, and what was fsynced is there";
+    report.case("kill", small, || small_appends(bench, &rig))?;
     report.phase("");
     rig.finish(bench, report)
 }
@@ -201,6 +204,79 @@ fn client(bench: &Bench, rig: &Rig, fsynced_only: bool) -> Outcome {
     bench.interrupt.sleep(Duration::from_secs(1))?;
     writers.stop(bench)?;
     writers.verify(bench, 5)
+}
+
+/// Writers that append 8 bytes at a time, each to a file of its own.
+struct Appenders {
+    area: PathBuf,
+    scratch: PathBuf,
+    running: Vec<Background>,
+}
+
+impl Appenders {
+    const NAMES: [&'static str; 2] = ["one", "two"];
+
+    fn command(&self, task: &str, name: &str, last: &str) -> std::process::Command {
+        let mut command = std::process::Command::new("python3");
+        command.arg(self.scratch.join("appends.py")).args([task]);
+        command.arg(self.area.join(name)).arg(self.scratch.join(name)).arg(last);
+        command
+    }
+
+    fn go_on(&mut self) -> Outcome {
+        let stop = self.scratch.join("stop");
+        if stop.exists() {
+            std::fs::remove_file(&stop).doing(|| "cannot remove the stop file")?;
+        }
+        for name in Self::NAMES {
+            let mut command = self.command("write", name, &stop.to_string_lossy());
+            self.running.push(background(&mut command, &self.scratch.join(format!("{name}.out")))?);
+        }
+        Ok(())
+    }
+
+    /// They end: well, or as they may after the client's death.
+    fn stop(&mut self, bench: &Bench, well: bool) -> Outcome {
+        std::fs::write(self.scratch.join("stop"), "").doing(|| "cannot write the stop file")?;
+        for writer in self.running.drain(..) {
+            if well {
+                writer.finish(bench, RECOVER_SECONDS)?;
+            } else {
+                writer.end(bench, RECOVER_SECONDS)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self, bench: &Bench) -> Outcome {
+        let verify = |name| bench.run(&mut self.command("verify", name, "1"), RECOVER_SECONDS).map(drop);
+        Self::NAMES.into_iter().try_for_each(verify)
+    }
+}
+
+fn small_appends(bench: &Bench, rig: &Rig) -> Outcome {
+    let (area, scratch) = (rig.area(bench, "small-appends")?, rig.scratch("small-appends")?);
+    std::fs::write(scratch.join("appends.py"), include_str!("appends.py")).doing(|| "cannot write the script")?;
+    let mut appenders = Appenders { area, scratch, running: Vec::new() };
+    appenders.go_on()?;
+    for osd in ["osd-0", "osd-1"] {
+        bench.interrupt.sleep(Duration::from_secs(1))?;
+        rig.cluster.kill(osd)?;
+        bench.interrupt.sleep(Duration::from_secs(1))?;
+        rig.cluster.start(osd, &bench.interrupt)?;
+        rig.wait_clean(bench, RECOVER_SECONDS)?;
+    }
+    appenders.stop(bench, true)?;
+    appenders.verify(bench)?;
+    for _ in 0..bench.size(3, 1) {
+        appenders.go_on()?;
+        bench.interrupt.sleep(Duration::from_millis(1_500))?;
+        rig.cluster.kill(MOUNT)?;
+        appenders.stop(bench, false)?;
+        rig.cluster.start(MOUNT, &bench.interrupt)?;
+        appenders.verify(bench)?;
+    }
+    Ok(())
 }
 
 /// Writes and syncs alternate until times follow (`mount.times_follow`), then the client dies with times untold, later with all

@@ -256,6 +256,49 @@ def appends(a, b):
     same("records", seen, {writer: records for writer in range(writers)})
 
 
+def small_appends(a, b):
+    """Writers append four bytes at a time, two on A and one, seldom, on B: nothing is torn, lost or late."""
+    path, words = "words", 1500
+    put(f"{a}/{path}", b"")
+    children = []
+    for writer in range(3):
+        pid = os.fork()
+        if pid == 0:
+            fd = os.open(f"{b if writer == 2 else a}/{path}", os.O_WRONLY | os.O_APPEND)
+            for number in range(words // 50 if writer == 2 else words):
+                same("bytes taken", os.write(fd, writer.to_bytes(2, "little") + number.to_bytes(2, "little")), 4)
+                if writer == 2:
+                    time.sleep(0.01)
+            os._exit(0)
+        children.append(pid)
+
+    def in_turn(place):
+        seen = [0, 0, 0]
+        content = get(f"{place}/{path}")
+        same("whole words", len(content) % 4, 0)
+        for at in range(0, len(content), 4):
+            writer, number = content[at] + 256 * content[at + 1], content[at + 2] + 256 * content[at + 3]
+            same("word in turn", number, seen[writer])
+            seen[writer] += 1
+        return seen
+
+    for pid in children:
+        same("a writer's end", os.waitpid(pid, 0)[1], 0)
+    for place in [a, b]:
+        same("words", in_turn(place), [words, words, words // 50])
+    # What A has appended B sees at once.
+    fd = os.open(f"{a}/seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    expected = b""
+    for number in range(200):
+        word = number.to_bytes(4, "little")
+        os.write(fd, word)
+        expected += word
+        if number % 20 == 19:
+            same("size", os.stat(f"{b}/seen").st_size, len(expected))
+            same("content", get(f"{b}/seen"), expected)
+    os.close(fd)
+
+
 def locked(fd, kind, range=WHOLE):
     """Tries a lock."""
     try:
@@ -460,7 +503,10 @@ def closes(a, b):
         same("again", get(f"{b}/c{number}")[:5], b"again")
 
 
-CHECKS = [data, descriptors, names, acls, appends, locks, hold, take, denied, stopped, untold, told, closes]
+CHECKS = [
+    data, descriptors, names, acls, appends, small_appends, locks, hold, take, denied, stopped, untold,
+    told, closes,
+]
 
 if __name__ == "__main__":
     check = {check.__name__: check for check in CHECKS}[sys.argv[1]]

@@ -51,6 +51,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             }),
             ("handles stay good, and directories that are removed are empty", handles),
             ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),
+            ("small appends are seen at once", |bench, rig, pair| pair.check(bench, rig, "small_appends", 90)),
             ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
             ("flock and locks of open file descriptions hold over both, and go with them", flock),
             ("locks survive a restart of the metadata service", restart),
@@ -83,8 +84,8 @@ pub fn behind(bench: &Bench, report: &mut Report) -> Outcome {
         pair.check(bench, &rig, "told", 60)?;
         pair.tell()?;
         writer.finish(bench, 30)?;
-        for check in ["data", "names", "descriptors", "closes"] {
-            pair.check(bench, &rig, check, 60)?;
+        for check in ["data", "names", "descriptors", "closes", "appends", "small_appends"] {
+            pair.check(bench, &rig, check, 90)?;
         }
         pair.unmount(bench, &rig)
     })?;

@@ -4,7 +4,7 @@
 //! unless it ends otherwise; `namespace` carries a request out exactly once.
 
 use crate::error::ClientError;
-use crate::objecter::{Ending, FileRef, LocalIo, Sought, WriterHint};
+use crate::objecter::{Behind, Ending, FileRef, Gathered, LocalIo, Sought, WriterHint};
 use crate::session::{Answered, Client, Term};
 use bytes::Bytes;
 use messenger::Worker;
@@ -14,6 +14,7 @@ use protocol::namespace::{Caller, NamespaceOp};
 use protocol::{Epoch, PoolId};
 use std::future::Future;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Result of every operation; the error carries an errno.
@@ -47,6 +48,14 @@ pub trait Backend: Clone + 'static {
         data: Bytes,
         hint: WriterHint,
         ending: Ending,
+    ) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::write_gathered`].
+    fn write_gathered(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        gathered: Arc<dyn Gathered>,
+        behind: Arc<dyn Behind>,
     ) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::reported`].
     fn reported(&self, file: FileRef) -> impl Future<Output = Result<()>>;
@@ -141,6 +150,16 @@ impl Backend for Cluster {
 
     async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint, ending: Ending) -> Result<()> {
         self.io.anew().write_ending(file, offset, data, hint, ending).await
+    }
+
+    async fn write_gathered(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        gathered: Arc<dyn Gathered>,
+        behind: Arc<dyn Behind>,
+    ) -> Result<()> {
+        self.io.anew().write_gathered(file, range, gathered, behind).await
     }
 
     async fn reported(&self, file: FileRef) -> Result<()> {

@@ -222,7 +222,11 @@ impl<B: Backend> LocalFs<B> {
             // The kernel has put the data into its pages at the offset that it believed in.
             drop(self.shared.kernel.invalidate(gfid, WHOLE_FILE));
         }
+        let is_gathered_behind = behind.is_some() && mode.by != WrittenBy::WriteBack;
         drop((op, behind));
+        if is_gathered_behind {
+            self.gather_after(&inode, &(plan.offset..plan.offset + len));
+        }
         Ok(())
     }
 
@@ -319,6 +323,7 @@ impl<B: Backend> LocalFs<B> {
 
     /// Waits until the shards have acknowledged all that was answered.
     pub(super) async fn nothing_behind(&self, inode: &Inode) -> Result<()> {
+        self.gathered(inode).await;
         match inode.with(|state| state.is_behind().then(|| state.file())) {
             Some(file) => self.backend.reported(file).await,
             None => Ok(()),
@@ -567,7 +572,12 @@ impl<B: Backend> LocalFs<B> {
     /// lost with a session before, and nobody was told.
     pub async fn sync_everything(&self) -> Result<()> {
         // Side by side: where nothing answers, both take the whole timeout.
-        let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(self.backend.sync_all());
+        let data: Pin<Box<dyn Future<Output = Result<()>> + '_>> = Box::pin(async {
+            for inode in self.shared.table.all() {
+                self.gathered(&inode).await;
+            }
+            self.backend.sync_all().await
+        });
         let names = async || {
             self.flush_each(&self.shared.table.all()).await?;
             self.ask(NamespaceOp::Sync, own_caller()).await.map(drop)

@@ -9,6 +9,7 @@
 //!   the size moves past them.
 
 mod following;
+mod gathering;
 mod habit;
 mod kept;
 mod mapping;
@@ -19,6 +20,7 @@ use super::creating::Brought;
 use super::errno::{EIO, posix};
 use super::rights::SetIds;
 use crate::objecter::{FileRef, WriterHint};
+use gathering::Gathering;
 use habit::SyncHabit;
 pub use habit::SyncKind;
 use mapping::Mapping;
@@ -120,6 +122,9 @@ pub struct InodeState {
     entered: u64,
     /// Bytes of writes that were answered, or may be, before they are reported.
     behind: u64,
+    /// Operations inside that are such writes.
+    staying: u32,
+    gathering: Gathering,
     size: u64,
     base_size: u64,
     write_end: u64,
@@ -162,6 +167,8 @@ impl InodeState {
             exclusive_waiting: 0,
             entered: 0,
             behind: 0,
+            staying: 0,
+            gathering: Gathering::default(),
             size: 0,
             base_size: 0,
             write_end: 0,
@@ -601,6 +608,7 @@ impl InodeState {
             return false;
         }
         self.behind += bytes;
+        self.staying += 1;
         true
     }
 
@@ -608,6 +616,7 @@ impl InodeState {
     pub fn behind_ended(&mut self, bytes: u64) {
         assert!(self.behind >= bytes, "more ended than stayed behind");
         self.behind -= bytes;
+        self.staying -= 1;
     }
 
     /// Was something answered that is not reported?

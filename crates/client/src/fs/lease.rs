@@ -43,7 +43,12 @@ impl<B: Backend> LocalFs<B> {
                     Permit::Go if need.lease.is_some() && !need.open && self.shared.locks.are_lost(gfid) => {
                         return Err(ClientError::Posix(EIO));
                     }
-                    Permit::Go => return Ok(op),
+                    Permit::Go => {
+                        if !need.open {
+                            self.gathered(&inode).await;
+                        }
+                        return Ok(op);
+                    }
                     Permit::NotHeld => first = false,
                     Permit::Expired | Permit::OldMap(_) => {
                         drop(op);
@@ -295,6 +300,7 @@ impl<B: Backend> LocalFs<B> {
         if !may_have_written {
             return Ok(());
         }
+        self.gathered(inode).await;
         match self.backend.sync(file).await {
             Err(ClientError::Lost) => inode.with(|state| state.mark_lost()),
             other => other?,

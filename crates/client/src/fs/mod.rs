@@ -13,7 +13,8 @@
 //! * Size and mtime of a file written here are this mount's; the service learns them at close, fsync, recall, and after
 //!   `attr_flush_interval`, a size never before the data that it covers is acknowledged.
 //! * Writes are answered when all shards have acknowledged them, or, where asked for, when they are sent
-//!   ([`FsOptions::write_behind_bytes`]); then `fsync`, close, and whoever wants the file alone wait for the shards. Where asked for, closes
+//!   ([`FsOptions::write_behind_bytes`]; small ones that follow each other may be sent as one: `gather`); then `fsync`, close, and
+//!   whoever wants the file alone wait for the shards. Where asked for, closes
 //!   and some changes of attributes are answered before they are told ([`FsOptions::flush_behind`]); `fsync` and other mounts wait.
 //! * A sync that always follows the writes of a file begins with them ([`FsOptions::sync_ahead`]).
 //! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
@@ -32,6 +33,7 @@ mod dir;
 mod durable;
 mod errno;
 mod expiry;
+mod gather;
 pub mod inode;
 mod known;
 mod lease;

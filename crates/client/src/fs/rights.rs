@@ -51,6 +51,11 @@ impl SetIds {
         self.flags
     }
 
+    /// Is there nothing that anybody's change may take away?
+    pub fn is_none(self) -> bool {
+        self.mode & (SET_USER_ID | SET_GROUP_ID) == 0
+    }
+
     /// The mode that is left when somebody without CAP_FSETID changes the content; `None` if it
     /// stays.
     pub fn dropped(self, is_member: impl FnOnce(u32) -> bool) -> Option<u32> {

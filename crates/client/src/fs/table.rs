@@ -152,7 +152,8 @@ struct Wanted<'a>(&'a Inode);
 
 impl<'a> Wanted<'a> {
     fn new(inode: &'a Inode) -> Self {
-        inode.with(InodeState::exclusive_wanted);
+        // Whoever gathers writes is inside, and ends then.
+        inode.change(InodeState::exclusive_wanted);
         Self(inode)
     }
 }

@@ -1,13 +1,14 @@
 //! Two mounts of one modelled cluster, against a plain byte vector.
 
 mod behind;
+mod gather;
 mod power;
 mod syncing;
 
 use super::expiry::Watch;
 use super::inode::FlushKind;
 use super::*;
-use crate::objecter::{Behind, Ending, WriterHint};
+use crate::objecter::{Behind, Ending, Gathered, WriterHint};
 use crate::session::Answered;
 use bytes::Bytes;
 use messenger::sync::{LockTable, block_on};
@@ -90,6 +91,9 @@ struct World {
     /// Reports of writes stay on the way; and what is to be dropped with them.
     reports_wait: bool,
     behind: Vec<Arc<dyn Behind>>,
+    /// Small writes are gathered until a test has them sent.
+    gathers: bool,
+    gathered: Vec<gather::Collected>,
     /// The service's last commit, the last that is on its disk, and what is left of former starts.
     commit: Commit,
     durable: Commit,
@@ -401,6 +405,20 @@ impl Backend for Model {
             stored.data.resize(stored.data.len().max(end), 0);
             stored.data[offset as usize..end].copy_from_slice(&data);
         })
+    }
+
+    async fn write_gathered(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        gathered: Arc<dyn Gathered>,
+        behind: Arc<dyn Behind>,
+    ) -> Result<()> {
+        if self.world.borrow().gathers && gathered.begins() {
+            let collected = gather::Collected { file, start: range.start, gathered, behind };
+            self.world.borrow_mut().gathered.push(collected);
+        }
+        Ok(())
     }
 
     async fn reported(&self, _file: FileRef) -> Result<()> {

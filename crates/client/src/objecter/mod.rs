@@ -4,7 +4,7 @@
 //! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it out.
 //! * `whole`: operations over whole files and wide ranges, by the objects that exist.
 //! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes left. `window`, `delay`: what is on
-//!   its way, and what leaves together.
+//!   its way, and what leaves together. `gather`: writes that are sent as one.
 //!
 //! Contract: a [`LocalIo`] lives on one worker and is not `Send`. Its futures run there; a part of a file whose PG
 //! another worker owns is handed to that worker, so any worker serves any file. It serves the session in which it was
@@ -12,6 +12,7 @@
 //! now: it tells what was lost.
 
 mod delay;
+mod gather;
 pub(crate) mod local;
 mod osd;
 mod pg;
@@ -28,6 +29,7 @@ mod write;
 use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::layout::Layout;
+pub use gather::Gathered;
 use local::Local;
 use pg::PgIo;
 use protocol::shard::Op;
@@ -206,6 +208,26 @@ impl LocalIo {
             1 => write(parts.remove(0)).await,
             _ => join_all(parts.into_iter().map(write)).await.into_iter().collect(),
         }
+    }
+
+    /// Waits for room for a write of at most this range, then gathers what it is to be, and sends that. It ends as one that is not
+    /// waited for ([`Ending::behind`]). Nothing is gathered of a range that is not one piece of one object.
+    ///
+    /// # Errors
+    /// As [`LocalIo::write_ending`]: what was gathered is not written then.
+    pub async fn write_gathered(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        gathered: Arc<dyn Gathered>,
+        behind: Arc<dyn Behind>,
+    ) -> Result<(), ClientError> {
+        let mut parts = self.parts(file, &self.range_of(file, range.start, range.end - range.start)?)?;
+        let (Some(part), true) = (parts.pop(), parts.is_empty()) else { return Ok(()) };
+        self.on_owner(file, part.object, "storage daemons to write to", move |local, pg| async move {
+            gather::write_gathered(&local, &pg, part.object, (part.range, part.base), gathered, behind).await
+        })
+        .await
     }
 
     async fn mutate(

@@ -51,14 +51,47 @@ pub(super) async fn write_piece(
     ending: Ending,
 ) -> Result<(), ClientError> {
     let range = offset..offset + data.len() as u64;
-    let mut plan = plan_write(pg.layout, &range, hint.zero_from);
-    if knows_gaps(local, object, hint.grant, &plan) {
-        plan.assume(pg.layout);
-    }
+    let plan = plan_for(local, pg, object, &range, hint);
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
     local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
     let on_the_way = admit(local, pg, object, plan.touch, fragment_bytes).await?;
+    write_planned(local, pg, object, (plan, range, data), hint, ending, on_the_way).await
+}
+
+/// Writes bytes at an offset of an object for which there is room on its way to all shards already.
+pub(super) async fn write_admitted(
+    local: &Rc<Local>,
+    pg: &Rc<PgIo>,
+    object: ObjectId,
+    (offset, data): (u64, Bytes),
+    hint: ObjectHint,
+    ending: Ending,
+    on_the_way: OnTheWay,
+) -> Result<(), ClientError> {
+    local.session_usable(pg).await?;
+    let range = offset..offset + data.len() as u64;
+    let plan = plan_for(local, pg, object, &range, hint);
+    write_planned(local, pg, object, (plan, range, data), hint, ending, on_the_way).await
+}
+
+fn plan_for(local: &Local, pg: &PgIo, object: ObjectId, range: &Range<u64>, hint: ObjectHint) -> WritePlan {
+    let mut plan = plan_write(pg.layout, range, hint.zero_from);
+    if knows_gaps(local, object, hint.grant, &plan) {
+        plan.assume(pg.layout);
+    }
+    plan
+}
+
+async fn write_planned(
+    local: &Rc<Local>,
+    pg: &Rc<PgIo>,
+    object: ObjectId,
+    (plan, range, data): (WritePlan, Range<u64>, Bytes),
+    hint: ObjectHint,
+    ending: Ending,
+    on_the_way: OnTheWay,
+) -> Result<(), ClientError> {
     let may_assume = plan.touch == pg.all_shards();
     let known = || if may_assume { known_gaps(local, object, hint.grant, &plan) } else { None };
     let (guard, old) = match local.locks.is_idle(object).then(known).flatten() {
@@ -245,7 +278,7 @@ fn bare(pg: &PgIo, object: ObjectId, op: Op, offset: u64, length: u32, logical_e
 
 /// Lets a write begin once all shards have space for it: they were asked, and no more is on its way than they keep space for. Refuses
 /// it, before it is numbered, if a disk is full.
-async fn admit(
+pub(super) async fn admit(
     local: &Rc<Local>,
     pg: &Rc<PgIo>,
     object: ObjectId,

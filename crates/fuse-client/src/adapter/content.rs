@@ -209,6 +209,11 @@ impl Adapter {
             true => sync_of(flags),
             false => SyncKind::None,
         };
+        let began = self.times.of(RequestKind::Write).begin();
+        let may_gather = sync == SyncKind::None && !written_back;
+        if may_gather && self.fs.gather(file, offset, data, paged, client::fs::now()) {
+            return self.answer_here(RequestKind::Write, file, began, || reply.written(data.len() as u32));
+        }
         let pages = locked_by_write(offset, data.len() as u64, written_back).filter(|_| paged);
         // The one copy: the reader's buffer is used for the next request as soon as this returns.
         let (writer, data) = (writer(req), self.fs.copy_of(file, offset, data));

@@ -1,7 +1,7 @@
 //! Bytes: writing, reading, mapping, direct and appended.
 
 use super::{Check, noise, refused, same, stored};
-use crate::error::{Context, Outcome, ensure};
+use crate::error::{Context, Outcome, ensure, fail};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -11,8 +11,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// All of this module.
-pub const CHECKS: [Check; 10] = [
+pub const CHECKS: [Check; 11] = [
     ("append", 60, append),
+    ("small_appends", 90, small_appends),
     ("exclusive_create", 30, exclusive_create),
     ("truncating_open", 30, truncating_open),
     ("direct_io_at_512_bytes", 60, direct_io),
@@ -44,6 +45,96 @@ fn append(dir: &Path, _: bool) -> Outcome {
     a.sync_all().and_then(|()| b.sync_all()).doing(|| "fsync")?;
     ensure!(stored(&path)? == expected, "appended lines were lost or mixed");
     Ok(())
+}
+
+/// Several writers append four bytes at a time to one file, and one to a file of its own, which sees what it has just written: at
+/// the end there are whole words, each writer's in turn.
+fn small_appends(dir: &Path, quick: bool) -> Outcome {
+    let words = if quick { 400 } else { 2_000 };
+    let path = dir.join("words");
+    File::create_new(&path).doing(|| "creating the file")?;
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3u16)
+            .map(|writer| {
+                let path = &path;
+                scope.spawn(move || append_words(path, writer, words, |_, _| Ok(())))
+            })
+            .collect();
+        let alone = scope.spawn(|| append_words(&dir.join("alone"), 9, words, looks_right));
+        let mut joined = writers.into_iter().chain([alone]);
+        joined.try_for_each(|writer| writer.join().unwrap_or_else(|_| fail("a writer panicked")))
+    })?;
+    same("words of each", &words_in_turn(&path)?, &vec![words; 3])?;
+    // An append goes to the end, wherever that is by now.
+    let mut file = OpenOptions::new().append(true).open(&path).doing(|| "open with O_APPEND")?;
+    let cut = OpenOptions::new().write(true).open(&path).doing(|| "open to cut")?;
+    let mut expected = Vec::new();
+    for turn in 0..40u8 {
+        file.write_all(&[turn; 4]).doing(|| "append")?;
+        if turn % 8 == 7 {
+            cut.set_len(u64::from(turn)).doing(|| "cut")?;
+            expected = stored(&path)?;
+            same("bytes after a cut", &expected.len(), &usize::from(turn))?;
+            file.write_all(b"word").and_then(|()| file.write_all(b"wor2")).doing(|| "append")?;
+            expected.extend_from_slice(b"wordwor2");
+            ensure!(stored(&path)? == expected, "appended words do not follow a cut");
+        }
+        if turn % 8 == 3 {
+            cut.write_all_at(b"in the middle", 2).doing(|| "overwriting")?;
+            let mut read = [0; 13];
+            cut_reads(&path, &mut read)?;
+            same("overwritten", &read, b"in the middle")?;
+        }
+    }
+    ensure!(stored(&path)?.ends_with(b"wordwor2"), "words after the last cut: {} bytes", expected.len());
+    Ok(())
+}
+
+fn cut_reads(path: &Path, out: &mut [u8]) -> Outcome {
+    File::open(path).and_then(|file| file.read_exact_at(out, 2)).doing(|| "reading what was overwritten")
+}
+
+/// Appends words that carry the writer and a number.
+fn append_words(path: &Path, writer: u16, words: u16, look: impl Fn(&File, u16) -> Outcome) -> Outcome {
+    let options = OpenOptions::new().create(true).read(true).append(true).open(path);
+    let mut file = options.doing(|| "open with O_APPEND")?;
+    for number in 0..words {
+        let [a, b] = writer.to_le_bytes();
+        let [c, d] = number.to_le_bytes();
+        let taken = file.write(&[a, b, c, d]).doing(|| "append")?;
+        same("bytes taken", &taken, &4)?;
+        look(&file, number)?;
+    }
+    Ok(())
+}
+
+/// The only writer of a file sees its size, and now and then reads its last word.
+fn looks_right(file: &File, number: u16) -> Outcome {
+    let size = file.metadata().doing(|| "fstat")?.len();
+    same("size", &size, &((u64::from(number) + 1) * 4))?;
+    if number % 16 == 5 {
+        let mut word = [0; 4];
+        file.read_exact_at(&mut word, size - 4).doing(|| "reading the last word")?;
+        same("last word", &u16::from_le_bytes([word[2], word[3]]), &number)?;
+    }
+    if number % 300 == 7 {
+        file.sync_data().doing(|| "fdatasync")?;
+    }
+    Ok(())
+}
+
+/// How many words of each writer there are; they stand in turn.
+fn words_in_turn(path: &Path) -> Outcome<Vec<u16>> {
+    let content = stored(path)?;
+    ensure!(content.len() % 4 == 0, "the file ends within a word: {} bytes", content.len());
+    let mut next = vec![0u16; 3];
+    for word in content.chunks_exact(4) {
+        let writer = usize::from(u16::from_le_bytes([word[0], word[1]]));
+        let number = u16::from_le_bytes([word[2], word[3]]);
+        ensure!(next.get(writer) == Some(&number), "word {word:?}, expected {next:?}");
+        next[writer] += 1;
+    }
+    Ok(next)
 }
 
 fn exclusive_create(dir: &Path, _: bool) -> Outcome {

@@ -35,6 +35,12 @@ impl SyncHabit {
         if self.times >= TIMES && self.writes == writes { follows } else { SyncKind::None }
     }
 
+    /// Would a write that begins now be expected to be followed by a sync?
+    pub(super) fn is_next_followed(&self) -> bool {
+        let (writes, follows) = self.last;
+        self.times >= TIMES && self.writes.saturating_add(1) == writes && follows != SyncKind::None
+    }
+
     /// Does this sync always follow writes in the same way?
     pub(super) fn has(&self, sync: SyncKind) -> bool {
         self.times >= TIMES && self.last.0 > 0 && self.last.1 == sync

@@ -22,7 +22,7 @@ fn chmod(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
 
-fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+pub(super) fn poll<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -31,13 +31,13 @@ fn write(fs: &LocalFs<Model>, gfid: Gfid, offset: u64, data: &'static [u8]) -> P
 }
 
 /// All shards acknowledge what they were sent.
-fn report(fs: &LocalFs<Model>) {
+pub(super) fn report(fs: &LocalFs<Model>) {
     fs.backend.world.borrow_mut().reports_wait = false;
     let behind = std::mem::take(&mut fs.backend.world.borrow_mut().behind);
     drop(behind);
 }
 
-fn told_sizes(fs: &LocalFs<Model>) -> Vec<Option<u64>> {
+pub(super) fn told_sizes(fs: &LocalFs<Model>) -> Vec<Option<u64>> {
     fs.backend.world.borrow().told.iter().map(|(set, _)| set.size).collect()
 }
 
