@@ -25,7 +25,7 @@ fn commit() -> Option<String> {
 }
 
 fn main() {
-    println!("cargo::rerun-if-changed=../version.rs");
+    println!("cargo::rerun-if-changed=../trefoil/version.rs");
     println!("cargo::rerun-if-env-changed=TREFOIL_COMMIT");
     let version = env!("CARGO_PKG_VERSION");
     match std::env::var("TREFOIL_COMMIT").ok().or_else(commit) {
