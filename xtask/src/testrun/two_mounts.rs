@@ -41,7 +41,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 12] = [
+        let tests: [PairTest; 13] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
             ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
             ("ACLs count at once", |bench, rig, pair| pair.check(bench, rig, "acls", 60)),

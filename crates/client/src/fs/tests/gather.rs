@@ -85,8 +85,8 @@ fn syncs_closes_truncations_and_other_mounts_wait_for_it() {
         assert!(gather(&fs, gfid, 4, b"ef"));
         let there = Rc::clone(&fs);
         let mut waits: Waiting = match what {
-            0 => Box::pin(async move { there.fsync(gfid, false, at(4)).await }),
-            1 => Box::pin(async move { there.flush(gfid, LockOwner(1)).await }),
+            0 => Box::pin(async move { there.fsync(gfid, OPEN, false, at(4)).await }),
+            1 => Box::pin(async move { there.flush(gfid, OPEN, LockOwner(1)).await }),
             2 => Box::pin(async move { there.setattr(gfid, truncate(6), at(4)).await.map(drop) }),
             3 => Box::pin(async move { there.sync_everything().await }),
             _ => Box::pin(async move {
@@ -151,10 +151,10 @@ fn what_was_gathered_and_cannot_be_sent_is_told_once() {
         assert!(gather(fs, gfid, 4, b"ef"));
         drop(fs.backend.world.borrow_mut().gathered.pop());
         let told = block_on(async {
-            if closes { fs.flush(gfid, LockOwner(1)).await } else { fs.fsync(gfid, false, at(4)).await }
+            if closes { fs.flush(gfid, OPEN, LockOwner(1)).await } else { fs.fsync(gfid, OPEN, false, at(4)).await }
         });
         assert!(matches!(told, Err(ClientError::Posix(errno::EIO))));
-        block_on(fs.fsync(gfid, false, at(5))).expect("told already");
+        block_on(fs.fsync(gfid, OPEN, false, at(5))).expect("told already");
     }
 }
 
@@ -164,7 +164,7 @@ fn an_end_without_anything_loses_nothing() {
     let fs = &mounts[0];
     let gfid = begun(fs);
     drop(fs.backend.world.borrow_mut().gathered.pop());
-    block_on(fs.fsync(gfid, false, at(4))).expect("nothing is lost");
+    block_on(fs.fsync(gfid, OPEN, false, at(4))).expect("nothing is lost");
     assert_eq!(&block_on(fs.read(gfid, 0, 9, at(4))).expect("read")[..], b"abcd");
 }
 
