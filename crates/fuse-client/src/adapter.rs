@@ -23,7 +23,7 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
-use handles::Handles;
+use handles::{Handles, open_id};
 use interrupts::Interrupts;
 use messenger::{Began, History};
 use protocol::Gfid;
@@ -407,13 +407,20 @@ impl Filesystem for Adapter {
         self.do_write(req, (gfid(ino), fh), (offset, data), flags, written_back, reply);
     }
 
-    fn flush(&self, req: &Request, ino: INodeNo, _fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let (file, owner) = (gfid(ino), protocol::lock::LockOwner(lock_owner.0));
         let began = self.times.of(RequestKind::Flush).begin();
         if self.fs.closes_at_once(file, owner) {
             return self.answer_here(RequestKind::Flush, file, began, || reply.ok());
         }
-        self.run_empty(req, RequestKind::Flush, file, reply, move |fs| async move { fs.flush(file, owner).await });
+        let open = open_id(fh);
+        self.run_empty(
+            req,
+            RequestKind::Flush,
+            file,
+            reply,
+            move |fs| async move { fs.flush(file, open, owner).await },
+        );
     }
 
     fn release(
@@ -440,10 +447,10 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let (file, caller) = (gfid(ino), crate::convert::caller(req));
+    fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let (file, open, caller) = (gfid(ino), open_id(fh), crate::convert::caller(req));
         self.run_empty(req, RequestKind::Fsync, file, reply, move |fs| async move {
-            fs.fsync(file, datasync, caller).await
+            fs.fsync(file, open, datasync, caller).await
         });
     }
 
@@ -461,20 +468,16 @@ impl Filesystem for Adapter {
 
     fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
         let began = self.times.of(RequestKind::ReleaseDir).begin();
-        self.fs.closedir(fh.0);
+        self.fs.closedir(open_id(fh));
         self.answer_here(RequestKind::ReleaseDir, gfid(ino), began, || reply.ok());
     }
 
-    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let caller = crate::convert::caller(req);
-        let dir = gfid(ino);
-        self.run_empty(
-            req,
-            RequestKind::FsyncDir,
-            dir,
-            reply,
-            move |fs| async move { fs.sync_names(dir, caller).await },
-        );
+        let (dir, open) = (gfid(ino), open_id(fh));
+        self.run_empty(req, RequestKind::FsyncDir, dir, reply, move |fs| async move {
+            fs.sync_names(dir, open, caller).await
+        });
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {

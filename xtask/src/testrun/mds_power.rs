@@ -86,12 +86,17 @@ fn loses_power(bench: &Bench, rig: &Rig) -> Outcome {
     moded.set_permissions(Permissions::from_mode(0o600)).doing(|| "cannot chmod")?;
     let mut made = open("made")?;
     made.write_all(b"never seen again").doing(|| "cannot write")?;
+    let twice = open("made")?;
     let lost_number = made.metadata().doing(|| "cannot stat")?.ino();
     bench.interrupt.sleep(TOLD_AFTER)?;
     disk.lose_power(bench)?;
 
     grown.sync_all().doing(|| "a size that the mount knows still can be told again, but fsync")?;
+    // A child that runs another program closes its copies of all descriptors, and takes no error with it.
+    bench.run(&mut Command::new("true"), 10)?;
     is_refused("fsync of a file whose making was lost", made.sync_all(), Errno::IO)?;
+    made.sync_all().doing(|| "it was said once, but fsync of the file whose making was lost")?;
+    is_refused("the same by another who has it open", twice.sync_all(), Errno::IO)?;
     is_refused("fsync of a file whose mode was lost", moded.sync_all(), Errno::IO)?;
     is_refused("fsync of a directory in which a name was lost", sync_dir(), Errno::IO)?;
     sync_dir().doing(|| "it was said once, but fsync of the directory")?;
@@ -103,7 +108,7 @@ fn loses_power(bench: &Bench, rig: &Rig) -> Outcome {
     ensure!(new.metadata().doing(|| "cannot stat")?.len() == 0, "another file has what a lost one was given");
 
     rig.cluster.kill(MOUNT)?;
-    drop((grown, moded, made, new));
+    drop((grown, moded, made, twice, new));
     rig.cluster.start(MOUNT, &bench.interrupt)?;
     let path = area.join("grown");
     let read = fs::read(&path).doing(|| format!("cannot read {}", path.display()))?;

@@ -7,6 +7,7 @@
 use super::Writer;
 use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, EPERM, posix};
 use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
+use super::losses::OpenId;
 use super::table::{Inode, Op};
 use super::{Backend, LocalFs, Result, WHOLE_FILE, own_caller};
 use crate::error::ClientError;
@@ -67,6 +68,8 @@ pub struct WriteMode {
     pub sync: SyncKind,
     /// The way it came.
     pub by: WrittenBy,
+    /// Through which open file description, if a sync belongs to it.
+    pub open: OpenId,
 }
 
 /// How a write comes from a program.
@@ -117,6 +120,7 @@ impl<B: Backend> LocalFs<B> {
         inode.change(|state| state.closed(now));
         let _closing = Closing::new(&self.shared.closing);
         if inode.with(|state| state.opens()) == 0 {
+            self.shared.told.closed(gfid);
             self.close_all_locks(gfid).await?;
         }
         self.settle(&inode).await
@@ -186,7 +190,7 @@ impl<B: Backend> LocalFs<B> {
         self.write_data(gfid, offset, data, mode, writer).await?;
         match mode.sync {
             SyncKind::None => Ok(()),
-            sync => self.fsync(gfid, sync == SyncKind::Data, caller).await,
+            sync => self.fsync(gfid, mode.open, sync == SyncKind::Data, caller).await,
         }
     }
 
@@ -282,8 +286,9 @@ impl<B: Backend> LocalFs<B> {
     /// [`flush_behind`](super::FsOptions::flush_behind) both come later.
     ///
     /// # Errors
-    /// EIO, once, if acknowledged writes of the file were lost with a session; as [`LocalIo::reported`](crate::LocalIo::reported).
-    pub async fn flush(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
+    /// EIO if acknowledged writes of the file were lost and no fsync by this open file description has said so (a close does
+    /// not count as told: see [`OpenId`]); as [`LocalIo::reported`](crate::LocalIo::reported).
+    pub async fn flush(&self, gfid: Gfid, open: OpenId, owner: LockOwner) -> Result<()> {
         if self.shared.closes_at_once(gfid, owner) {
             return Ok(());
         }
@@ -294,14 +299,22 @@ impl<B: Backend> LocalFs<B> {
         if inode.with(|state| state.is_doubtful()) {
             self.sync_data(&inode).await?;
         }
-        if self.is_lost(&inode) { posix(EIO) } else { Ok(()) }
+        self.note_lost(&inode);
+        let is_told = self.shared.told.tell_close(gfid, open, self.shared.next_open());
+        if is_told { posix(EIO) } else { Ok(()) }
     }
 
-    /// Was something of the file lost that nobody was told? True once.
-    fn is_lost(&self, inode: &Inode) -> bool {
-        let with_session = inode.with(|state| state.take_lost());
-        let by_service = self.shared.told.take_lost(inode.gfid());
-        with_session || by_service
+    /// Remembers what the file has lost since the last look, for those who have it open.
+    fn note_lost(&self, inode: &Inode) {
+        if inode.with(|state| state.take_lost()) {
+            self.shared.told.mark_lost(inode.gfid());
+        }
+    }
+
+    /// EIO, once for each open file description, if something of the file or directory was lost.
+    fn tell_sync(&self, gfid: Gfid, open: OpenId) -> Result<()> {
+        let is_told = self.shared.told.tell_sync(gfid, open, self.shared.next_open());
+        if is_told { posix(EIO) } else { Ok(()) }
     }
 
     /// Waits until the shards have acknowledged all that was answered.
@@ -316,10 +329,10 @@ impl<B: Backend> LocalFs<B> {
     /// times are not.
     ///
     /// # Errors
-    /// As [`LocalIo::sync`](crate::LocalIo::sync), and EIO as for `flush`, and once if the metadata service lost something else of the
-    /// file with its machine's power.
-    pub async fn fsync(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
-        self.vouched(async || self.fsync_once(gfid, datasync, caller).await).await
+    /// As [`LocalIo::sync`](crate::LocalIo::sync). EIO, once for each open file description, if acknowledged writes of the file
+    /// were lost with a session, or something else of it with the power of the metadata service's machine.
+    pub async fn fsync(&self, gfid: Gfid, open: OpenId, datasync: bool, caller: Caller) -> Result<()> {
+        self.vouched(async || self.fsync_once(gfid, open, datasync, caller).await).await
     }
 
     /// Syncs, again if the service was started anew meanwhile: it may have lost what it then says to have synced.
@@ -333,8 +346,8 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
-    async fn fsync_once(&self, gfid: Gfid, datasync: bool, caller: Caller) -> Result<()> {
-        let Some(inode) = self.shared.table.get(gfid) else { return self.sync_told(gfid, caller).await };
+    async fn fsync_once(&self, gfid: Gfid, open: OpenId, datasync: bool, caller: Caller) -> Result<()> {
+        let Some(inode) = self.shared.table.get(gfid) else { return self.sync_told(gfid, open, caller).await };
         inode.with(|state| state.sync_asked(if datasync { SyncKind::Data } else { SyncKind::Full }));
         // Times may be durable before the data that they tell of. A size may not: a loss of power in between would leave
         // zeros at the end of the file.
@@ -346,7 +359,8 @@ impl<B: Backend> LocalFs<B> {
             data.and(attrs)?;
         }
         self.shared.usage.forget(gfid);
-        if self.is_lost(&inode) { posix(EIO) } else { Ok(()) }
+        self.note_lost(&inode);
+        self.tell_sync(gfid, open)
     }
 
     /// Sends what only this mount knows of the file's attributes and an fsync promises, and waits until it is on the service's
@@ -371,15 +385,15 @@ impl<B: Backend> LocalFs<B> {
     /// fsync of a directory: what the service answered is on disk.
     ///
     /// # Errors
-    /// The service's; EIO, once, if it lost names in the directory with its machine's power.
-    pub async fn sync_names(&self, dir: Gfid, caller: Caller) -> Result<()> {
-        self.vouched(async || self.sync_told(dir, caller).await).await
+    /// The service's; EIO, once for each open file description, if it lost names in the directory with its machine's power.
+    pub async fn sync_names(&self, dir: Gfid, open: OpenId, caller: Caller) -> Result<()> {
+        self.vouched(async || self.sync_told(dir, open, caller).await).await
     }
 
     /// What the service answered is on its disk, of this file or directory.
-    async fn sync_told(&self, gfid: Gfid, caller: Caller) -> Result<()> {
+    async fn sync_told(&self, gfid: Gfid, open: OpenId, caller: Caller) -> Result<()> {
         self.ask(NamespaceOp::Sync, caller).await?;
-        if self.shared.told.take_lost(gfid) { posix(EIO) } else { Ok(()) }
+        self.tell_sync(gfid, open)
     }
 
     /// Can the file's objects be numbered up to this size?
@@ -560,7 +574,8 @@ impl<B: Backend> LocalFs<B> {
         };
         join_all([data, Box::pin(self.vouched(names))]).await.into_iter().fold(Ok(()), Result::and)?;
         let is_lost = |inode: &Arc<Inode>| inode.with(|state| state.is_lost());
-        if self.shared.table.all().iter().any(is_lost) { posix(EIO) } else { Ok(()) }
+        let is_untold = self.shared.told.any_untold() || self.shared.table.all().iter().any(is_lost);
+        if is_untold { posix(EIO) } else { Ok(()) }
     }
 
     /// Tells the service what it does not know of these files, many at a time.

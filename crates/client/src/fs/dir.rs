@@ -6,6 +6,7 @@
 
 use super::errno::{ENOENT, ESTALE};
 use super::lease::unexpected;
+use super::losses::OpenId;
 use super::{Backend, FileSystem, LocalFs, Result, Shared};
 use crate::error::ClientError;
 use crate::session::Term;
@@ -106,12 +107,8 @@ pub(super) struct Streams {
     inner: ContentionMutex<Opened>,
 }
 
-/// The last handle given out, and the streams of those that are open.
-#[derive(Default)]
-struct Opened {
-    last: u64,
-    streams: HashMap<u64, Arc<ContentionMutex<Stream>>>,
-}
+/// The streams of those that are open.
+type Opened = HashMap<OpenId, Arc<ContentionMutex<Stream>>>;
 
 impl Streams {
     pub(super) fn new(locks: &LockTable) -> Self {
@@ -119,43 +116,45 @@ impl Streams {
         Self { locks: locks.clone(), inner }
     }
 
-    pub(super) fn open(&self, gfid: Gfid) -> u64 {
-        let mut inner = self.inner.lock();
-        inner.last += 1;
-        let handle = inner.last;
+    pub(super) fn open(&self, gfid: Gfid, handle: OpenId) {
         let stream = ContentionMutex::new(&self.locks, "fs directory", Stream::new(gfid));
-        inner.streams.insert(handle, Arc::new(stream));
-        handle
+        self.inner.lock().insert(handle, Arc::new(stream));
     }
 
-    fn get(&self, handle: u64) -> Option<Arc<ContentionMutex<Stream>>> {
-        self.inner.lock().streams.get(&handle).cloned()
+    fn get(&self, handle: OpenId) -> Option<Arc<ContentionMutex<Stream>>> {
+        self.inner.lock().get(&handle).cloned()
     }
 
-    fn close(&self, handle: u64) {
-        self.inner.lock().streams.remove(&handle);
+    fn close(&self, handle: OpenId) {
+        self.inner.lock().remove(&handle);
     }
 }
 
 impl FileSystem {
     /// Opens a directory; the handle is for `readdir` and `closedir`. Never blocks.
-    pub fn opendir(&self, gfid: Gfid) -> u64 {
-        self.shared.dirs.open(gfid)
+    pub fn opendir(&self, gfid: Gfid) -> OpenId {
+        self.shared.opendir(gfid)
     }
 
     /// Closes it. Never blocks.
-    pub fn closedir(&self, handle: u64) {
+    pub fn closedir(&self, handle: OpenId) {
         self.shared.dirs.close(handle);
     }
 
     /// What [`LocalFs::readdir`] would give, if nobody has to be asked for it. Never blocks.
-    pub fn readdir_known(&self, handle: u64, cursor: u64, limit: usize) -> Option<DirPage> {
+    pub fn readdir_known(&self, handle: OpenId, cursor: u64, limit: usize) -> Option<DirPage> {
         self.shared.readdir_known(self.client().term(), handle, cursor, limit)
     }
 }
 
 impl Shared {
-    pub(super) fn readdir_known(&self, term: Term, handle: u64, cursor: u64, limit: usize) -> Option<DirPage> {
+    pub(super) fn opendir(&self, gfid: Gfid) -> OpenId {
+        let handle = self.open_id();
+        self.dirs.open(gfid, handle);
+        handle
+    }
+
+    pub(super) fn readdir_known(&self, term: Term, handle: OpenId, cursor: u64, limit: usize) -> Option<DirPage> {
         let stream = self.dirs.get(handle)?;
         let gfid = stream.lock().gfid;
         let mut page = Vec::new();
@@ -206,14 +205,14 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// EIO for an unknown handle; the service's.
-    pub async fn readdir(&self, handle: u64, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+    pub async fn readdir(&self, handle: OpenId, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
         match self.read_entries(handle, cursor, limit, caller).await {
             Err(ClientError::Posix(ENOENT | ESTALE)) => Ok(Vec::new()),
             read => read,
         }
     }
 
-    async fn read_entries(&self, handle: u64, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+    async fn read_entries(&self, handle: OpenId, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
         if let Some(page) = self.shared.readdir_known(self.backend.term(), handle, cursor, limit) {
             return Ok(page);
         }

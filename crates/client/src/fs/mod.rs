@@ -17,7 +17,7 @@
 //!   and some changes of attributes are answered before they are told ([`FsOptions::flush_behind`]); `fsync` and other mounts wait.
 //! * A sync that always follows the writes of a file begins with them ([`FsOptions::sync_ahead`]).
 //! * Where the session dies, the next one goes on: what only asks or reads is done again, what was to change something fails
-//!   with EIO if it was under way, and writes that were lost are told to the next fsync or close.
+//!   with EIO if it was under way, and writes that were lost are told to those who have the file open: `losses`.
 //! * Names and attributes may be cached as long as this is the only mount ([`FileSystem::alone_for`]), and are: `known`.
 //! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's, within a mount.
 //! * A mount does not keep access times; atime changes only when it is set.
@@ -36,6 +36,7 @@ pub mod inode;
 mod known;
 mod lease;
 mod locks;
+mod losses;
 mod mapped;
 mod names;
 mod rights;
@@ -50,6 +51,7 @@ pub use data::{AllocateMode, OpenMode, WriteMode, WrittenBy};
 pub use dir::{DirItem, DirPage};
 pub use expiry::PagesLocked;
 pub use inode::SyncKind;
+pub use losses::OpenId;
 pub use names::{CreateMode, FsSize};
 pub use rights::Writer;
 
@@ -173,6 +175,8 @@ struct Shared {
     known: known::Known,
     durable: durable::Durable,
     told: told::Told,
+    /// Counts opened files and directories; the default [`OpenId`] is of none of them.
+    opened: AtomicU64,
 }
 
 impl Shared {
@@ -192,6 +196,7 @@ impl Shared {
             known: known::Known::new(locks),
             durable: durable::Durable::default(),
             told: told::Told::new(locks),
+            opened: AtomicU64::new(1),
         }
     }
 }
@@ -216,6 +221,16 @@ impl Shared {
         inode
             .with(|state| state.set_ids().flags().is_empty() && state.keep_change(set, (&mut attr, asked), now, keep))
             .then_some(attr)
+    }
+
+    /// A new open file description.
+    fn open_id(&self) -> OpenId {
+        OpenId(self.opened.fetch_add(1, Relaxed))
+    }
+
+    /// The open file description that is made next.
+    fn next_open(&self) -> OpenId {
+        OpenId(self.opened.load(Relaxed))
     }
 
     /// Is there nothing that the close of a handle has to wait for, or to say?
@@ -290,6 +305,11 @@ impl FileSystem {
     pub fn copy_of(&self, gfid: Gfid, offset: u64, data: &[u8]) -> Bytes {
         let pools = self.client.handle().pools();
         pools.pool(self.nearest(gfid, offset)).copy_of(data)
+    }
+
+    /// The name of a file or directory that is about to be opened.
+    pub fn open_id(&self) -> OpenId {
+        self.shared.open_id()
     }
 
     /// The worker nearest to a place of a file.

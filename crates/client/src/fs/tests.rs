@@ -483,7 +483,9 @@ fn at(secs: i64) -> Caller {
     Caller { uid: 0, gid: 0, now: Timestamp { secs, nanos: 0 } }
 }
 
-const PLACED: WriteMode = WriteMode { append: false, sync: SyncKind::None, by: WrittenBy::Pages };
+const PLACED: WriteMode = WriteMode { append: false, sync: SyncKind::None, by: WrittenBy::Pages, open: OPEN };
+/// Who has a file open, where that is one.
+const OPEN: OpenId = OpenId(0);
 const APPEND: WriteMode = WriteMode { append: true, ..PLACED };
 const NEW: CreateMode = CreateMode { exclusive: true, truncate: false, write: true, append: false };
 
@@ -562,7 +564,7 @@ async fn step(
                 oracle[inside].fill(0);
             }
         }
-        6 => fs.fsync(gfid, rng.bool(), at(now)).await.expect("fsync"),
+        6 => fs.fsync(gfid, OPEN, rng.bool(), at(now)).await.expect("fsync"),
         7 => {
             fs.release(gfid).await.expect("release");
             fs.sweep().await;
@@ -630,7 +632,7 @@ fn a_close_tells_the_service_and_keeps_the_lease() {
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"hello"), PLACED, at(5)).await.expect("write");
         assert_eq!(world.borrow().files[&gfid].attr.size, 0, "not yet");
-        fs.flush(gfid, LockOwner(1)).await.expect("flush");
+        fs.flush(gfid, OPEN, LockOwner(1)).await.expect("flush");
         assert_eq!(world.borrow().files[&gfid].attr.size, 5);
         assert_eq!(world.borrow().files[&gfid].attr.mtime.secs, 5);
         fs.release(gfid).await.expect("release");
@@ -728,7 +730,7 @@ fn the_only_mount_asks_once_for_a_directorys_names() {
         let gfid = create(&fs, name);
         block_on(fs.release(gfid)).expect("closed");
     }
-    let handle = fs.shared.dirs.open(Gfid::ROOT);
+    let handle = fs.shared.opendir(Gfid::ROOT);
     let read = |cursor, limit| {
         let page = block_on(fs.readdir(handle, cursor, limit, at(3))).expect("read");
         page.into_iter().map(|item| (item.next, String::from_utf8(item.name).expect("a name"))).collect::<Vec<_>>()
@@ -737,7 +739,7 @@ fn the_only_mount_asks_once_for_a_directorys_names() {
     assert_eq!((read(0, 9), read(4, 9)), (all.to_vec(), vec![]));
     assert_eq!(world.borrow().listings, 1);
     let term = fs.backend.term();
-    let handle = fs.shared.dirs.open(Gfid::ROOT);
+    let handle = fs.shared.opendir(Gfid::ROOT);
     let known = |cursor, limit| {
         let page = fs.shared.readdir_known(term, handle, cursor, limit)?;
         Some(page.into_iter().map(|item| (item.next, String::from_utf8(item.name).expect("a name"))).collect())
@@ -746,7 +748,7 @@ fn the_only_mount_asks_once_for_a_directorys_names() {
     assert_eq!((known(3, 1), known(4, 1)), (Some(all[3..].to_vec()), Some(vec![])));
     world.borrow_mut().alone = false;
     let term = fs.backend.term();
-    let handle = fs.shared.dirs.open(Gfid::ROOT);
+    let handle = fs.shared.opendir(Gfid::ROOT);
     assert!(fs.shared.readdir_known(term, handle, 0, 1).is_none());
 }
 
@@ -856,8 +858,8 @@ fn a_dead_session_is_reported_once_and_files_go_on() {
         fs.write(gfid, 0, Bytes::from_static(b"x"), PLACED, at(2)).await.expect("write");
         fs.fenced().await;
         fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
-        assert_eq!(fs.fsync(gfid, false, at(3)).await.expect_err("lost").errno(), errno::EIO);
-        fs.fsync(gfid, false, at(3)).await.expect("said once");
+        assert_eq!(fs.fsync(gfid, OPEN, false, at(3)).await.expect_err("lost").errno(), errno::EIO);
+        fs.fsync(gfid, OPEN, false, at(3)).await.expect("said once");
         fs.write(gfid, 0, Bytes::from_static(b"y"), PLACED, at(4)).await.expect("a new lease");
         assert_eq!(fs.getattr(gfid, at(5)).await.expect("getattr").size, 1);
     });
@@ -877,16 +879,20 @@ fn writes_lost_inside_a_file_are_told_once() {
     let owner = LockOwner(1);
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"before"), PLACED, at(2)).await.expect("write");
-        fs.fsync(gfid, false, at(2)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(2)).await.expect("fsync");
         for closes in [false, true] {
             fs.write(gfid, 0, Bytes::from_static(b"after!"), PLACED, at(3)).await.expect("write");
             fs.flush_attrs(&fs.shared.table.get(gfid).expect("known")).await.expect("flush");
             fs.backend.with(gfid, |stored| stored.lost = true).expect("there");
             next_session(fs).await;
-            let told = if closes { fs.flush(gfid, owner).await } else { fs.fsync(gfid, false, at(4)).await };
-            assert_eq!(told.expect_err("lost").errno(), errno::EIO);
-            fs.fsync(gfid, false, at(5)).await.expect("told once");
-            fs.flush(gfid, owner).await.expect("told once");
+            if closes {
+                let told = fs.flush(gfid, OPEN, owner).await;
+                assert_eq!(told.expect_err("lost").errno(), errno::EIO);
+            }
+            let told = fs.fsync(gfid, OPEN, false, at(4)).await;
+            assert_eq!(told.expect_err("lost, and a close takes it from nobody").errno(), errno::EIO);
+            fs.fsync(gfid, OPEN, false, at(5)).await.expect("told once");
+            fs.flush(gfid, OPEN, owner).await.expect("told once");
         }
     });
 }
@@ -901,14 +907,14 @@ fn who_lost_a_lock_with_the_session_does_not_go_on() {
     block_on(async {
         fs.set_lock(gfid, owner, lock, at(2)).await.expect("lock");
         write(gfid).await.expect("write");
-        fs.fsync(gfid, false, at(2)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(2)).await.expect("fsync");
         next_session(fs).await;
         assert_eq!(write(gfid).await.expect_err("the lock may be another's").errno(), errno::EIO);
         assert_eq!(fs.read(gfid, 0, 1, at(3)).await.expect_err("the same").errno(), errno::EIO);
         write(other).await.expect("no lock was held on it");
-        fs.flush(gfid, LockOwner(2)).await.expect("somebody else closes it");
+        fs.flush(gfid, OPEN, LockOwner(2)).await.expect("somebody else closes it");
         assert!(write(gfid).await.is_err());
-        fs.flush(gfid, owner).await.expect("close");
+        fs.flush(gfid, OPEN, owner).await.expect("close");
         write(gfid).await.expect("who held it has closed the file");
     });
 }
@@ -1068,7 +1074,7 @@ fn what_only_asks_goes_on_in_the_next_session() {
     let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
     let gfid = create(fs, "file");
     block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2))).expect("write");
-    block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
+    block_on(fs.fsync(gfid, OPEN, false, at(2))).expect("fsync");
     world.borrow_mut().reads_wait = true;
     let mut read = pin!(fs.read(gfid, 0, 4, at(3)));
     assert!(look!(read).is_pending());
@@ -1090,7 +1096,7 @@ fn a_truncation_that_waited_does_not_go_on_in_the_next_session() {
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     block_on(fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2))).expect("write");
-    block_on(fs.fsync(gfid, false, at(2))).expect("fsync");
+    block_on(fs.fsync(gfid, OPEN, false, at(2))).expect("fsync");
     let inode = fs.shared.table.get(gfid).expect("known");
     let flush = inode.with(|state| state.begin_flush(FlushKind::Whole)).expect("none is under way");
     let mut cut = pin!(fs.setattr(gfid, truncate(1), at(3)));

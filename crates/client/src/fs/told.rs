@@ -5,11 +5,12 @@
 //! [`Told::settled`], and is worth what it says only if [`Told::is_settled`] holds at its end.
 
 use super::Result;
+use super::losses::{Losses, OpenId};
 use crate::session::Answered;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::{Commit, NamespaceOp, Reply, SetAttr};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -47,8 +48,8 @@ struct State {
     changes: VecDeque<Entry>,
     /// The service was asked to sync, for they are many.
     is_full: bool,
-    /// Of what something is lost that cannot be told again, until somebody learns of it.
-    lost: HashSet<Gfid>,
+    /// What is lost and cannot be told again.
+    losses: Losses,
     waiters: Vec<Waker>,
 }
 
@@ -119,19 +120,34 @@ impl Told {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Remembers that something of the file or directory is lost, for the next who wants to know it on the disk.
+    /// Something of the file or directory is lost: see [`Losses::mark`].
     pub(super) fn mark_lost(&self, gfid: Gfid) {
-        self.state.lock().lost.insert(gfid);
+        self.state.lock().losses.mark(gfid);
     }
 
-    /// Was something of it lost?
+    /// Is a loss of it remembered?
     pub(super) fn is_lost(&self, gfid: Gfid) -> bool {
-        self.state.lock().lost.contains(&gfid)
+        self.state.lock().losses.contains(gfid)
     }
 
-    /// Was something of it lost? True once.
-    pub(super) fn take_lost(&self, gfid: Gfid) -> bool {
-        self.state.lock().lost.remove(&gfid)
+    /// Is there a loss of which nobody was told?
+    pub(super) fn any_untold(&self) -> bool {
+        self.state.lock().losses.any_untold()
+    }
+
+    /// Has an fsync to fail? See [`Losses::tell_sync`].
+    pub(super) fn tell_sync(&self, gfid: Gfid, open: OpenId, next: OpenId) -> bool {
+        self.state.lock().losses.tell_sync(gfid, open, next)
+    }
+
+    /// Has a close to fail? See [`Losses::tell_close`].
+    pub(super) fn tell_close(&self, gfid: Gfid, open: OpenId, next: OpenId) -> bool {
+        self.state.lock().losses.tell_close(gfid, open, next)
+    }
+
+    /// Nobody has the file open any more.
+    pub(super) fn closed(&self, gfid: Gfid) {
+        self.state.lock().losses.closed(gfid);
     }
 
     /// Waits until it is known what the service lost when it was started last. Gives that start.
@@ -193,7 +209,7 @@ impl Change {
         if commit.start < state.judge {
             // It comes late: others have gone on with what is left.
             if !state.is_kept(*commit) {
-                state.lost.extend(changes.map(|(gfid, _)| gfid));
+                changes.for_each(|(gfid, _)| state.losses.mark(gfid));
             }
             return false;
         }
@@ -307,7 +323,7 @@ mod tests {
         assert_eq!(told.losses(&[commit(3, 11), commit(4, 1)]), []);
         tell(&told, &sized(FILE), commit(3, 11), commit(3, 9));
         tell(&told, &sized(OTHER), commit(3, 12), commit(3, 9));
-        assert!(!told.take_lost(FILE) && told.take_lost(OTHER));
+        assert!(!told.is_lost(FILE) && told.is_lost(OTHER));
         assert!(told.state.lock().changes.is_empty());
     }
 
@@ -320,13 +336,5 @@ mod tests {
             Told::begin(&sized(FILE)).end(&told, &Ok(answered))
         };
         assert_eq!((0..2 * CHANGES_MAX).filter(|number| end(*number)).count(), 1, "it is asked once");
-    }
-
-    #[test]
-    fn a_loss_is_told_once() {
-        let told = told();
-        told.mark_lost(FILE);
-        assert!(!told.take_lost(OTHER));
-        assert!(told.take_lost(FILE) && !told.take_lost(FILE));
     }
 }

@@ -1,6 +1,6 @@
 //! Requests about the content of files.
 
-use super::handles::bypasses_pages;
+use super::handles::{bypasses_pages, file_handle, open_id};
 use super::names::synced;
 use super::times::RequestKind;
 use super::{Adapter, GENERATION};
@@ -69,7 +69,8 @@ impl Adapter {
     /// which lets writes of one file run in parallel. For O_APPEND too: the kernel writes where it believes the end to
     /// be, and if another mount has moved it, the data goes elsewhere than into the pages that it was put in.
     fn handle(&self, flags: OpenFlags) -> FileHandle {
-        self.handles.open(self.direct_mmap && flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0)
+        let bypasses = flags.0 & (libc::O_DIRECT | libc::O_APPEND) != 0;
+        file_handle(self.fs.open_id(), self.direct_mmap && bypasses)
     }
 
     pub(super) fn do_open(&self, req: &Request, file: Gfid, flags: OpenFlags, reply: ReplyOpen) {
@@ -108,7 +109,7 @@ impl Adapter {
             write: writes(flags),
             append: flags.0 & libc::O_APPEND != 0,
         };
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {
             let made = fs.create(parent, name, mode & 0o7777, how, caller).await?;
             if let Err(error) = synced(&fs, dirsync, [parent], caller).await {
@@ -208,6 +209,7 @@ impl Adapter {
             (false, true) => WrittenBy::Pages,
             (false, false) => WrittenBy::Call,
         };
+        let mode = WriteMode { append, sync, by, open: open_id(handle) };
         let len = data.len() as u32;
         self.run(
             req,
@@ -216,7 +218,7 @@ impl Adapter {
             reply,
             move |fs| async move {
                 let _locked = pages.map(|pages| fs.pages_locked(file, pages));
-                fs.write(file, offset, data, WriteMode { append, sync, by }, writer).await
+                fs.write(file, offset, data, mode, writer).await
             },
             move |reply, ()| reply.written(len),
         );

@@ -1,22 +1,21 @@
 //! Handles of open files, and who has asked for locks through them.
 //!
 //! Contract: a handle's number is its own among all that are open, and carries how the kernel
-//! treats it (bit 0: it bypasses its pages). With the end of a handle go the locks of owners that
+//! treats it (bit 0: it bypasses its pages; the rest is the [`OpenId`]). With the end of a handle go the locks of owners that
 //! asked through it last: a process has closed a descriptor by then, with which its locks went, so
 //! those that are left are of the open file description itself (F_OFD_SETLK).
 
+use client::fs::OpenId;
 use fuser::FileHandle;
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::lock::LockOwner;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BYPASSES_PAGES: u64 = 1;
 
 /// See the module.
 pub struct Handles {
-    opened: AtomicU64,
     /// By file and owner: the handle through which he last asked.
     owners: ContentionMutex<HashMap<(Gfid, LockOwner), FileHandle>>,
 }
@@ -24,13 +23,7 @@ pub struct Handles {
 impl Handles {
     /// None yet.
     pub fn new(locks: &LockTable) -> Handles {
-        Handles { opened: AtomicU64::new(0), owners: ContentionMutex::new(locks, "fuse handles", HashMap::new()) }
-    }
-
-    /// A new handle.
-    pub fn open(&self, bypasses_pages: bool) -> FileHandle {
-        let number = self.opened.fetch_add(1, Relaxed) << 1;
-        FileHandle(number | if bypasses_pages { BYPASSES_PAGES } else { 0 })
+        Handles { owners: ContentionMutex::new(locks, "fuse handles", HashMap::new()) }
     }
 
     /// Somebody asks for a lock.
@@ -49,6 +42,16 @@ impl Handles {
     }
 }
 
+/// The handle of a file that is opened.
+pub fn file_handle(open: OpenId, bypasses_pages: bool) -> FileHandle {
+    FileHandle(open.0 << 1 | if bypasses_pages { BYPASSES_PAGES } else { 0 })
+}
+
+/// The file that was opened so.
+pub fn open_id(handle: FileHandle) -> OpenId {
+    OpenId(handle.0 >> 1)
+}
+
 /// Does the kernel bypass its pages for this handle?
 pub fn bypasses_pages(handle: FileHandle) -> bool {
     handle.0 & BYPASSES_PAGES != 0
@@ -61,7 +64,8 @@ mod tests {
     #[test]
     fn locks_go_with_the_handle_through_which_they_were_asked_for_last() {
         let handles = Handles::new(&LockTable::default());
-        let (one, two) = (handles.open(false), handles.open(true));
+        let (one, two) = (file_handle(OpenId(1), false), file_handle(OpenId(2), true));
+        assert_eq!((open_id(one), open_id(two)), (OpenId(1), OpenId(2)));
         assert!(one != two && !bypasses_pages(one) && bypasses_pages(two));
         let (file, other) = (Gfid::of_inode(5), Gfid::of_inode(6));
         handles.locks(file, one, LockOwner(1));

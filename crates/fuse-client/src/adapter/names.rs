@@ -1,11 +1,12 @@
 //! Requests about names, attributes and directories.
 
+use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
 use crate::convert::{caller, errno, file_attr, file_type, has_btime, kind_of_mode, rename_mode, time_or_now, writer};
 use crate::mountpoint::ALIVE;
 use client::ClientError;
-use client::fs::{DirPage, LocalFs};
+use client::fs::{DirPage, LocalFs, OpenId};
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr, Request, TimeOrNow,
@@ -58,13 +59,13 @@ impl TellAttr for ReplyStatx {
 /// A change of names in these directories was answered. With `dirsync` it is on disk after this.
 pub(super) async fn synced<const DIRS: usize>(
     fs: &LocalFs,
-    dirsync: bool,
+    dirsync: Option<OpenId>,
     dirs: [Gfid; DIRS],
     caller: Caller,
 ) -> Result<(), ClientError> {
-    if dirsync {
+    if let Some(open) = dirsync {
         for dir in dirs {
-            fs.sync_names(dir, caller).await?;
+            fs.sync_names(dir, open, caller).await?;
         }
     }
     Ok(())
@@ -75,6 +76,11 @@ fn bytes(name: &OsStr) -> Vec<u8> {
 }
 
 impl Adapter {
+    /// With `dirsync`: on whose behalf a change of names is synced, which begins now.
+    pub(super) fn dirsync(&self) -> Option<OpenId> {
+        self.options.dirsync.then(|| self.fs.open_id())
+    }
+
     pub(super) fn do_lookup(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let began = self.times.of(RequestKind::Lookup).begin();
         if let Some(known) = self.fs.lookup_known(parent, name.as_bytes()) {
@@ -176,7 +182,7 @@ impl Adapter {
     pub(super) fn do_mknod(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
             let made = fs.make(parent, name, kind, mode & MODE_BITS, rdev, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
@@ -185,7 +191,7 @@ impl Adapter {
 
     pub(super) fn do_mkdir(&self, req: &Request, parent: Gfid, name: &OsStr, mode: u32, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
             let made = fs.make(parent, name, FileKind::Directory, mode & MODE_BITS, 0, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
@@ -194,7 +200,7 @@ impl Adapter {
 
     pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::Symlink, parent, reply, move |fs| async move {
             let made = fs.symlink(parent, name, target, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
@@ -203,7 +209,7 @@ impl Adapter {
 
     pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::Link, parent, reply, move |fs| async move {
             let linked = fs.link(file, parent, name, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| linked)
@@ -212,7 +218,7 @@ impl Adapter {
 
     pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_empty(req, RequestKind::Unlink, parent, reply, move |fs| async move {
             fs.unlink(parent, name, caller).await?;
             synced(&fs, dirsync, [parent], caller).await
@@ -221,7 +227,7 @@ impl Adapter {
 
     pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_empty(req, RequestKind::RmDir, parent, reply, move |fs| async move {
             fs.rmdir(parent, name, caller).await?;
             synced(&fs, dirsync, [parent], caller).await
@@ -238,7 +244,7 @@ impl Adapter {
     ) {
         let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
-        let (dirsync, dirs) = (self.options.dirsync, [from.0, to.0]);
+        let (dirsync, dirs) = (self.dirsync(), [from.0, to.0]);
         self.run_empty(req, RequestKind::Rename, from.0, reply, move |fs| async move {
             fs.rename(from, to, mode, caller).await?;
             synced(&fs, dirsync, dirs, caller).await
@@ -247,7 +253,7 @@ impl Adapter {
 
     pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
         let began = self.times.of(RequestKind::OpenDir).begin();
-        let handle = FileHandle(self.fs.opendir(dir));
+        let handle = file_handle(self.fs.opendir(dir), false);
         self.answer_here(RequestKind::OpenDir, dir, began, || reply.opened(handle, FopenFlags::empty()));
     }
 
@@ -301,11 +307,11 @@ impl Adapter {
         A: FnOnce(R, DirPage) + Send + 'static,
     {
         let began = self.times.of(kind).begin();
-        if let Some(page) = self.fs.readdir_known(fh.0, offset, ENTRIES_MAX) {
+        if let Some(page) = self.fs.readdir_known(open_id(fh), offset, ENTRIES_MAX) {
             return self.answer_here(kind, dir, began, || answer(reply, page));
         }
         let caller = caller(req);
-        let read = move |fs: LocalFs| async move { fs.readdir(fh.0, offset, ENTRIES_MAX, caller).await };
+        let read = move |fs: LocalFs| async move { fs.readdir(open_id(fh), offset, ENTRIES_MAX, caller).await };
         self.run(req, kind, (dir, 0), reply, read, answer);
     }
 

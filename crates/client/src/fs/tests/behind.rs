@@ -74,7 +74,7 @@ fn close_and_fsync_wait_and_a_size_is_told_after_its_data() {
         assert!(write(fs, gfid, 0, b"data").is_ready());
         let owner = LockOwner(1);
         let mut done: std::pin::Pin<Box<dyn Future<Output = Result<()>>>> =
-            if sync { Box::pin(fs.fsync(gfid, false, at(3))) } else { Box::pin(fs.flush(gfid, owner)) };
+            if sync { Box::pin(fs.fsync(gfid, OPEN, false, at(3))) } else { Box::pin(fs.flush(gfid, OPEN, owner)) };
         assert!(poll(done.as_mut()).is_pending());
         assert_eq!(told_sizes(fs), []);
         report(fs);
@@ -127,8 +127,8 @@ fn what_dies_with_the_session_is_told_once() {
     block_on(fs.fenced());
     report(fs);
     block_on(async {
-        assert!(matches!(fs.fsync(gfid, false, at(3)).await, Err(ClientError::Posix(errno::EIO))));
-        fs.fsync(gfid, false, at(4)).await.expect("told already");
+        assert!(matches!(fs.fsync(gfid, OPEN, false, at(3)).await, Err(ClientError::Posix(errno::EIO))));
+        fs.fsync(gfid, OPEN, false, at(4)).await.expect("told already");
     });
 }
 
@@ -143,7 +143,7 @@ fn a_close_between_the_death_of_the_session_and_the_news_of_it_tells_what_was_lo
     behind.iter().for_each(|behind| behind.lost());
     report(fs);
     drop(behind);
-    assert!(matches!(block_on(fs.flush(gfid, LockOwner(1))), Err(ClientError::Posix(errno::EIO))));
+    assert!(matches!(block_on(fs.flush(gfid, OPEN, LockOwner(1))), Err(ClientError::Posix(errno::EIO))));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_close_does_not_wait_for_those_who_go_on_writing() {
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
     let owner = LockOwner(1);
-    let mut close = pin!(fs.flush(gfid, owner));
+    let mut close = pin!(fs.flush(gfid, OPEN, owner));
     assert!(poll(close.as_mut()).is_pending());
     report(fs);
     block_on(fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(3))).expect("answered");
@@ -168,7 +168,7 @@ fn a_close_may_be_answered_before_its_writes_are_reported_and_its_size_is_told()
     assert!(write(fs, gfid, 0, b"data").is_ready());
     let changed = block_on(fs.setattr(gfid, chmod(0o664), at(3))).expect("answered");
     assert_eq!((changed.mode, changed.size), (0o664, 4));
-    block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
+    block_on(fs.flush(gfid, OPEN, LockOwner(1))).expect("answered");
     assert_eq!(told_sizes(fs), []);
     let mut closing = pin!(fs.release(gfid));
     assert!(poll(closing.as_mut()).is_pending());
@@ -187,7 +187,7 @@ fn another_mount_sees_what_a_close_has_not_told_yet() {
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
     block_on(fs.setattr(gfid, chmod(0o664), at(3))).expect("answered");
-    block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
+    block_on(fs.flush(gfid, OPEN, LockOwner(1))).expect("answered");
     fs.backend.world.borrow_mut().alone = false;
     {
         let mut other = pin!(mounts[1].getattr(gfid, at(4)));
@@ -211,7 +211,7 @@ fn an_fsync_waits_for_what_a_close_did_not_wait_for() {
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
     block_on(fs.setattr(gfid, chmod(0o664), at(3))).expect("answered");
-    let mut sync = pin!(fs.fsync(gfid, false, at(4)));
+    let mut sync = pin!(fs.fsync(gfid, OPEN, false, at(4)));
     assert!(poll(sync.as_mut()).is_pending());
     report(fs);
     assert!(matches!(poll(sync), Poll::Ready(Ok(()))));
@@ -226,7 +226,7 @@ fn closes_wait_where_too_many_are_under_way() {
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
     fs.shared.closing.store(crate::fs::CLOSES_BEHIND_MAX, std::sync::atomic::Ordering::Relaxed);
-    let mut close = pin!(fs.flush(gfid, LockOwner(1)));
+    let mut close = pin!(fs.flush(gfid, OPEN, LockOwner(1)));
     assert!(poll(close.as_mut()).is_pending());
     report(fs);
     assert!(matches!(poll(close), Poll::Ready(Ok(()))));
@@ -238,7 +238,7 @@ fn what_is_lost_after_a_close_is_told_by_the_next() {
     let fs = &mounts[0];
     let gfid = create(fs, "file");
     assert!(write(fs, gfid, 0, b"data").is_ready());
-    block_on(fs.flush(gfid, LockOwner(1))).expect("answered");
+    block_on(fs.flush(gfid, OPEN, LockOwner(1))).expect("answered");
     assert!(poll(pin!(fs.release(gfid))).is_pending());
     fs.backend.with(gfid, |stored| stored.holders.clear()).expect("there");
     block_on(fs.fenced());
@@ -246,8 +246,12 @@ fn what_is_lost_after_a_close_is_told_by_the_next() {
     block_on(async {
         assert!(matches!(fs.sync_everything().await, Err(ClientError::Posix(errno::EIO))), "if there is no next");
         fs.open(gfid, true, at(5)).await.expect("open");
-        assert!(matches!(fs.flush(gfid, LockOwner(1)).await, Err(ClientError::Posix(errno::EIO))));
-        fs.flush(gfid, LockOwner(1)).await.expect("told already");
+        assert!(matches!(fs.flush(gfid, OPEN, LockOwner(1)).await, Err(ClientError::Posix(errno::EIO))));
+        let later = OpenId(1);
+        fs.shared.opened.store(2, Relaxed);
+        assert!(matches!(fs.fsync(gfid, OPEN, false, at(6)).await, Err(ClientError::Posix(errno::EIO))));
+        fs.flush(gfid, OPEN, LockOwner(1)).await.expect("its fsync has said so");
+        fs.fsync(gfid, later, false, at(6)).await.expect("somebody was told before it was opened");
         fs.sync_everything().await.expect("told already");
     });
 }

@@ -8,7 +8,7 @@ fn mount_with_file() -> (Rc<LocalFs<Model>>, Gfid) {
     let fs = Rc::clone(&mounts[0]);
     fs.backend.world.borrow_mut().commit.start = 1;
     let gfid = create(&fs, "file");
-    block_on(fs.fsync(gfid, false, at(1))).expect("fsync");
+    block_on(fs.fsync(gfid, OPEN, false, at(1))).expect("fsync");
     (fs, gfid)
 }
 
@@ -46,7 +46,7 @@ fn a_size_that_was_told_and_lost_is_told_again_before_an_fsync_is_answered() {
     lose_power(&fs, |world| world.files.get_mut(&gfid).expect("there").attr.size = 0);
     block_on(async {
         fs.reclaim().await;
-        fs.fsync(gfid, true, at(3)).await.expect("it can be told again");
+        fs.fsync(gfid, OPEN, true, at(3)).await.expect("it can be told again");
     });
     assert_eq!(size_at_service(&fs, gfid), 4);
     let told = fs.backend.world.borrow().told.last().copied().expect("something was told");
@@ -92,7 +92,7 @@ fn an_fsync_answered_by_a_new_service_waits_until_the_losses_are_known() {
     write(&fs, gfid, 2);
     block_on(fs.sweep());
     lose_power(&fs, |world| world.files.get_mut(&gfid).expect("there").attr.size = 0);
-    let mut fsync = pin!(fs.fsync(gfid, false, at(3)));
+    let mut fsync = pin!(fs.fsync(gfid, OPEN, false, at(3)));
     let mut poll = || fsync.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending(), "it was synced by a service that did not know the size");
     block_on(fs.reclaim());
@@ -108,9 +108,9 @@ fn a_file_whose_making_was_lost_says_so_once() {
     lose_power(&fs, |world| world.names.retain(|name, _| name != b"other"));
     block_on(async {
         fs.reclaim().await;
-        assert_eq!(fs.fsync(gfid, true, at(3)).await.expect_err("it is gone").errno(), errno::EIO);
-        assert_eq!(fs.sync_names(Gfid::ROOT, at(3)).await.expect_err("a name is gone").errno(), errno::EIO);
-        fs.sync_names(Gfid::ROOT, at(3)).await.expect("it was said");
+        assert_eq!(fs.fsync(gfid, OPEN, true, at(3)).await.expect_err("it is gone").errno(), errno::EIO);
+        assert_eq!(fs.sync_names(Gfid::ROOT, OPEN, at(3)).await.expect_err("a name is gone").errno(), errno::EIO);
+        fs.sync_names(Gfid::ROOT, OPEN, at(3)).await.expect("it was said");
     });
 }
 
@@ -122,8 +122,11 @@ fn permissions_that_were_lost_are_an_error_of_the_next_fsync() {
     lose_power(&fs, |world| world.files.get_mut(&gfid).expect("there").attr.mode = 0o644);
     block_on(async {
         fs.reclaim().await;
-        assert_eq!(fs.fsync(gfid, false, at(3)).await.expect_err("nobody can set them again").errno(), errno::EIO);
-        fs.fsync(gfid, false, at(3)).await.expect("it was said");
+        assert_eq!(
+            fs.fsync(gfid, OPEN, false, at(3)).await.expect_err("nobody can set them again").errno(),
+            errno::EIO
+        );
+        fs.fsync(gfid, OPEN, false, at(3)).await.expect("it was said");
     });
 }
 
@@ -133,7 +136,7 @@ fn who_read_a_size_that_was_lost_asks_again() {
     mounts[0].backend.world.borrow_mut().commit.start = 1;
     let gfid = create(&mounts[0], "file");
     block_on(async {
-        mounts[0].fsync(gfid, false, at(1)).await.expect("fsync");
+        mounts[0].fsync(gfid, OPEN, false, at(1)).await.expect("fsync");
         mounts[0].write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
         mounts[1].open(gfid, false, at(3)).await.expect("open");
         assert_eq!(mounts[1].getattr(gfid, at(3)).await.expect("there").size, 4);
@@ -142,9 +145,9 @@ fn who_read_a_size_that_was_lost_asks_again() {
     block_on(async {
         mounts[1].reclaim().await;
         assert_eq!(mounts[1].getattr(gfid, at(4)).await.expect("there").size, 0, "as everybody sees it");
-        mounts[1].fsync(gfid, false, at(4)).await.expect("it has lost nothing of its own");
+        mounts[1].fsync(gfid, OPEN, false, at(4)).await.expect("it has lost nothing of its own");
         mounts[0].reclaim().await;
-        let told = mounts[0].fsync(gfid, false, at(5)).await;
+        let told = mounts[0].fsync(gfid, OPEN, false, at(5)).await;
         assert_eq!(told.expect_err("it has no lease to tell it again").errno(), errno::EIO);
     });
 }

@@ -7,7 +7,7 @@ fn synced_file(fs: &LocalFs<Model>) -> Gfid {
     let gfid = create(fs, "file");
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
-        fs.fsync(gfid, false, at(2)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(2)).await.expect("fsync");
     });
     let mut world = fs.backend.world.borrow_mut();
     (world.told, world.syncs) = (Vec::new(), 0);
@@ -32,12 +32,12 @@ fn fsync_tells_and_syncs_in_one_trip() {
     let gfid = synced_file(fs);
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
-        fs.fsync(gfid, false, at(3)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(3)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
-        fs.fsync(gfid, false, at(4)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(4)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 1), "what others did to the file, a chmod say, is synced, too");
         fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(5)).await.expect("write");
-        fs.fsync(gfid, true, at(5)).await.expect("fdatasync");
+        fs.fsync(gfid, OPEN, true, at(5)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![(Some(8), Some(at(5).now), true)], 0), "the size is needed to read the data");
     });
 }
@@ -49,10 +49,10 @@ fn fdatasync_leaves_times_for_later() {
     let gfid = synced_file(fs);
     block_on(async {
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
-        fs.fsync(gfid, true, at(3)).await.expect("fdatasync");
+        fs.fsync(gfid, OPEN, true, at(3)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![], 0));
         assert!(fs.backend.with(gfid, |stored| stored.unstable.is_none()).expect("there"), "but the data is synced");
-        fs.fsync(gfid, false, at(4)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(4)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(3).now), true)], 0));
     });
 }
@@ -66,11 +66,11 @@ fn fdatasync_syncs_a_size_that_was_told_without() {
         fs.setattr(gfid, truncate(2), at(3)).await.expect("truncate");
         assert_eq!(asked(fs), (vec![(Some(2), Some(at(3).now), false)], 0));
         fs.backend.world.borrow_mut().refuses_to_sync = true;
-        assert_eq!(fs.fsync(gfid, true, at(4)).await.expect_err("refused").errno(), errno::EIO);
+        assert_eq!(fs.fsync(gfid, OPEN, true, at(4)).await.expect_err("refused").errno(), errno::EIO);
         fs.backend.world.borrow_mut().refuses_to_sync = false;
-        fs.fsync(gfid, true, at(4)).await.expect("fdatasync");
+        fs.fsync(gfid, OPEN, true, at(4)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![], 2), "asked again after a failure");
-        fs.fsync(gfid, true, at(5)).await.expect("fdatasync");
+        fs.fsync(gfid, OPEN, true, at(5)).await.expect("fdatasync");
         assert_eq!(asked(fs), (vec![], 0), "and not after a success");
     });
 }
@@ -83,9 +83,9 @@ fn fdatasync_syncs_a_size_that_another_mount_told() {
         mounts[0].write(gfid, 0, Bytes::from_static(b"data"), PLACED, at(2)).await.expect("write");
         mounts[1].open(gfid, false, at(3)).await.expect("open");
         asked(&mounts[1]);
-        mounts[1].fsync(gfid, true, at(4)).await.expect("fdatasync");
+        mounts[1].fsync(gfid, OPEN, true, at(4)).await.expect("fdatasync");
         assert_eq!(asked(&mounts[1]), (vec![], 1), "nobody has synced it");
-        mounts[1].fsync(gfid, true, at(5)).await.expect("fdatasync");
+        mounts[1].fsync(gfid, OPEN, true, at(5)).await.expect("fdatasync");
         assert_eq!(asked(&mounts[1]), (vec![], 0));
     });
 }
@@ -95,7 +95,7 @@ fn used_to_sync(fs: &LocalFs<Model>, gfid: Gfid, datasync: bool) {
     block_on(async {
         for _ in 0..3 {
             fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(3)).await.expect("write");
-            fs.fsync(gfid, datasync, at(3)).await.expect("fsync");
+            fs.fsync(gfid, OPEN, datasync, at(3)).await.expect("fsync");
         }
     });
     asked(fs);
@@ -118,16 +118,16 @@ fn an_fsync_that_always_follows_begins_with_the_write() {
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
         assert_eq!(asked(fs), (vec![(Some(4), Some(at(4).now), true)], 0), "told and synced before anybody asks");
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 1);
-        fs.fsync(gfid, false, at(5)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(5)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 0), "nothing is left to do");
         fs.write(gfid, 4, Bytes::from_static(b"more"), PLACED, at(6)).await.expect("write");
         assert_eq!(asked(fs), (vec![], 0), "a size is told after the data is stable");
         assert_eq!(fs.backend.world.borrow().syncs_ahead, 2);
-        fs.fsync(gfid, false, at(7)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(7)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![(Some(8), Some(at(6).now), true)], 0));
         fs.setattr(gfid, SetAttr { mode: Some(0o600), ..SetAttr::default() }, at(8)).await.expect("chmod");
         asked(fs);
-        fs.fsync(gfid, false, at(9)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(9)).await.expect("fsync");
         assert_eq!(asked(fs), (vec![], 1), "the mode is not synced yet");
     });
 }
@@ -154,9 +154,9 @@ fn a_failure_ahead_of_an_fsync_is_for_the_fsync_to_tell() {
     block_on(async {
         fs.backend.world.borrow_mut().refuses_to_sync = true;
         fs.write(gfid, 0, Bytes::from_static(b"DATA"), PLACED, at(4)).await.expect("write");
-        assert_eq!(fs.fsync(gfid, false, at(5)).await.expect_err("refused").errno(), errno::EIO);
+        assert_eq!(fs.fsync(gfid, OPEN, false, at(5)).await.expect_err("refused").errno(), errno::EIO);
         fs.backend.world.borrow_mut().refuses_to_sync = false;
-        fs.fsync(gfid, false, at(6)).await.expect("fsync");
+        fs.fsync(gfid, OPEN, false, at(6)).await.expect("fsync");
         let (told, _) = asked(fs);
         assert_eq!(told.last(), Some(&(Some(4), Some(at(4).now), true)));
     });
@@ -208,7 +208,7 @@ fn write_at(fs: &LocalFs<Model>, gfid: Gfid, offset: u64, time: i64) {
 }
 
 fn fsync_at(fs: &LocalFs<Model>, gfid: Gfid, time: i64) {
-    block_on(fs.fsync(gfid, false, at(time))).expect("fsync");
+    block_on(fs.fsync(gfid, OPEN, false, at(time))).expect("fsync");
 }
 
 /// A file of four bytes whose every write is followed by an fsync, so that the service knows that times may follow.
@@ -341,7 +341,7 @@ fn a_mark_that_was_not_answered_does_not_count() {
     assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), true)], "ahead of the fsync");
     block_on(fs.sweep());
     assert_eq!(told_of_times(fs), [(Some(4), Some(at(5).now), false)], "it may have arrived, and is taken back");
-    assert_eq!(block_on(fs.fsync(gfid, false, at(5))).expect_err("refused").errno(), errno::EIO);
+    assert_eq!(block_on(fs.fsync(gfid, OPEN, false, at(5))).expect_err("refused").errno(), errno::EIO);
     fs.backend.world.borrow_mut().refuses_to_sync = false;
     told_of_times(fs);
     fsync_at(fs, gfid, 6);
@@ -360,7 +360,7 @@ fn times_that_may_follow_are_not_lost_with_the_session() {
             write_at(fs, gfid, 4, 5);
         }
         block_on(fs.fenced());
-        let synced = block_on(fs.fsync(gfid, false, at(6)));
+        let synced = block_on(fs.fsync(gfid, OPEN, false, at(6)));
         assert_eq!(synced.map_err(|error| error.errno()), result, "a size may be lost");
     }
 }
