@@ -110,7 +110,7 @@ impl Adapter {
             append: flags.0 & libc::O_APPEND != 0,
         };
         let permissions = Permissions { mode: mode & 0o7777, umask };
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.make_open(req, RequestKind::Create, parent, flags, reply, move |fs| async move {
             let made = fs.create(parent, name, permissions, how, caller).await?;
             if let Err(error) = synced(&fs, dirsync, [parent], caller).await {

@@ -59,13 +59,13 @@ impl TellAttr for ReplyStatx {
 /// A change of names in these directories was answered. With `dirsync` it is on disk after this.
 pub(super) async fn synced<const DIRS: usize>(
     fs: &LocalFs,
-    dirsync: bool,
+    dirsync: Option<OpenId>,
     dirs: [Gfid; DIRS],
     caller: Caller,
 ) -> Result<(), ClientError> {
-    if dirsync {
+    if let Some(open) = dirsync {
         for dir in dirs {
-            fs.sync_names(dir, OpenId::default(), caller).await?;
+            fs.sync_names(dir, open, caller).await?;
         }
     }
     Ok(())
@@ -76,6 +76,11 @@ fn bytes(name: &OsStr) -> Vec<u8> {
 }
 
 impl Adapter {
+    /// With `dirsync`: on whose behalf a change of names is synced, which begins now.
+    pub(super) fn dirsync(&self) -> Option<OpenId> {
+        self.options.dirsync.then(|| self.fs.open_id())
+    }
+
     pub(super) fn do_lookup(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let began = self.times.of(RequestKind::Lookup).begin();
         if let Some(known) = self.fs.lookup_known(parent, name.as_bytes()) {
@@ -186,7 +191,7 @@ impl Adapter {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (caller(req), bytes(name));
         let permissions = Permissions { mode: mode & MODE_BITS, umask };
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::MkNod, parent, reply, move |fs| async move {
             let made = fs.make(parent, name, kind, permissions, rdev, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
@@ -203,7 +208,7 @@ impl Adapter {
     ) {
         let (caller, name) = (caller(req), bytes(name));
         let permissions = Permissions { mode: mode & MODE_BITS, umask };
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::MkDir, parent, reply, move |fs| async move {
             let made = fs.make(parent, name, FileKind::Directory, permissions, 0, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
@@ -212,7 +217,7 @@ impl Adapter {
 
     pub(super) fn do_symlink(&self, req: &Request, parent: Gfid, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name, target) = (caller(req), bytes(name), bytes(target.as_os_str()));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::Symlink, parent, reply, move |fs| async move {
             let made = fs.symlink(parent, name, target, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| made)
@@ -221,7 +226,7 @@ impl Adapter {
 
     pub(super) fn do_link(&self, req: &Request, file: Gfid, parent: Gfid, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_entry(req, RequestKind::Link, parent, reply, move |fs| async move {
             let linked = fs.link(file, parent, name, caller).await?;
             synced(&fs, dirsync, [parent], caller).await.map(|()| linked)
@@ -230,7 +235,7 @@ impl Adapter {
 
     pub(super) fn do_unlink(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_empty(req, RequestKind::Unlink, parent, reply, move |fs| async move {
             fs.unlink(parent, name, caller).await?;
             synced(&fs, dirsync, [parent], caller).await
@@ -239,7 +244,7 @@ impl Adapter {
 
     pub(super) fn do_rmdir(&self, req: &Request, parent: Gfid, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), bytes(name));
-        let dirsync = self.options.dirsync;
+        let dirsync = self.dirsync();
         self.run_empty(req, RequestKind::RmDir, parent, reply, move |fs| async move {
             fs.rmdir(parent, name, caller).await?;
             synced(&fs, dirsync, [parent], caller).await
@@ -256,7 +261,7 @@ impl Adapter {
     ) {
         let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, from, to) = (caller(req), (from.0, bytes(from.1)), (to.0, bytes(to.1)));
-        let (dirsync, dirs) = (self.options.dirsync, [from.0, to.0]);
+        let (dirsync, dirs) = (self.dirsync(), [from.0, to.0]);
         self.run_empty(req, RequestKind::Rename, from.0, reply, move |fs| async move {
             fs.rename(from, to, mode, caller).await?;
             synced(&fs, dirsync, dirs, caller).await
