@@ -6,7 +6,7 @@
 //! [`Embedded`] is one process with one file. Beside it an implementation on etcd is meant to stand: `load` and `save`
 //! as transactions under a lease, `publish` as the key that daemons watch.
 //!
-//! # The file `state`, format 2
+//! # The file `state`, format 3
 //!
 //! | bytes | what |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | 8..12 | format version, little-endian |
 //! | 12..16 | CRC32C of everything from byte 16 on |
 //! | 16..24 | length of the payload, little-endian |
-//! | 24.. | payload: [`MonitorState`] in postcard |
+//! | 24.. | payload: [`MonitorState`] in postcard; in format 2 without its last field, which is none then |
 //!
 //! It is written as `state.tmp`, synced, and renamed over `state`, then the directory is synced; so after a crash
 //! `state` is the old or the new one, whole. Of the medium is assumed that a synced file keeps its bytes and that rename
@@ -30,6 +30,9 @@ use crate::state::MonitorState;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+
+/// How postcard writes that there is none.
+const NO_NAMESPACE: u8 = 0;
 
 /// Keeps the monitor's state, and tells the world of maps.
 pub trait ControlPlane: Send {
@@ -112,7 +115,9 @@ pub struct Embedded {
 
 impl Embedded {
     /// The format of the file that this program writes and reads.
-    pub const FORMAT: u32 = 2;
+    pub const FORMAT: u32 = 3;
+    /// The one before, which is read, too: no namespace is known.
+    const FORMAT_2: u32 = 2;
     const MAGIC: [u8; 8] = *b"TRFMONST";
     const HEADER_BYTES: usize = 24;
 
@@ -163,7 +168,7 @@ impl Embedded {
             return Err(damaged("it does not begin with the magic of such a file".into()));
         }
         let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        if word(8) != Self::FORMAT {
+        if ![Self::FORMAT_2, Self::FORMAT].contains(&word(8)) {
             return Err(ControlError::Format { path: path.to_owned(), found: word(8) });
         }
         let length = u64::from(word(16)) | u64::from(word(20)) << 32;
@@ -174,7 +179,15 @@ impl Embedded {
         if crc32c::crc32c(&bytes[16..]) != word(12) {
             return Err(damaged("its checksum is wrong".into()));
         }
-        let state: MonitorState = postcard::from_bytes(payload).map_err(|error| damaged(error.to_string()))?;
+        let mut payload = payload.to_vec();
+        if word(8) == Self::FORMAT_2 {
+            payload.push(NO_NAMESPACE);
+        }
+        let (state, rest): (MonitorState, &[u8]) =
+            postcard::take_from_bytes(&payload).map_err(|error| damaged(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(damaged(format!("there are {} bytes behind the state", rest.len())));
+        }
         state.check_invariants().map_err(damaged)?;
         Ok(state)
     }

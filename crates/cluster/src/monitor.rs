@@ -77,6 +77,10 @@ impl Default for Settings {
     }
 }
 
+/// What is said to a metadata service that is not this cluster's.
+const OTHER_NAMESPACE: &str = "this cluster has another namespace: if the data directory of the metadata service is empty, \
+     its disk is not mounted; if that disk is lost, so are all names, and what is left to do is a new cluster";
+
 /// The state machine.
 #[derive(Debug)]
 pub struct Monitor {
@@ -169,8 +173,8 @@ impl Monitor {
             MonitorRequest::CreatePool { name, profile, pg_num } => {
                 self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
             }
-            MonitorRequest::MdsUp { addr } => self.mds_up(addr, now),
-            MonitorRequest::MdsHeartbeat { addr } => self.mds_heartbeat(addr, now),
+            MonitorRequest::MdsUp { addr, namespace } => self.mds_up(addr, namespace, now),
+            MonitorRequest::MdsHeartbeat { addr, namespace } => self.mds_heartbeat(addr, namespace, now),
             MonitorRequest::MdsReport(report) => {
                 self.live.mds = Some((now, report));
                 Ok(())
@@ -445,7 +449,15 @@ impl Monitor {
         Ok(())
     }
 
-    fn mds_up(&mut self, addr: SocketAddr, now: Duration) -> Result<(), String> {
+    fn mds_up(&mut self, addr: SocketAddr, namespace: u128, now: Duration) -> Result<(), String> {
+        match self.state.namespace {
+            Some(known) if known != namespace => return Err(OTHER_NAMESPACE.to_owned()),
+            Some(_) => {}
+            None => {
+                self.state.namespace = Some(namespace);
+                self.change.any = true;
+            }
+        }
         if self.state.map.mds != Some(addr) {
             self.state.map.mds = Some(addr);
             self.change.any = true;
@@ -454,7 +466,10 @@ impl Monitor {
         Ok(())
     }
 
-    fn mds_heartbeat(&mut self, addr: SocketAddr, now: Duration) -> Result<(), String> {
+    fn mds_heartbeat(&mut self, addr: SocketAddr, namespace: u128, now: Duration) -> Result<(), String> {
+        if self.state.namespace != Some(namespace) {
+            return Err(OTHER_NAMESPACE.to_owned());
+        }
         if self.state.map.mds != Some(addr) {
             let other = self.state.map.mds.map_or_else(|| "none".to_owned(), |addr| addr.to_string());
             return Err(format!("the metadata service of this cluster is {other}, not {addr}: stop one of them"));

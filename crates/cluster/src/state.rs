@@ -17,6 +17,8 @@ pub struct MonitorState {
     pub pgs: BTreeMap<PgId, PgState>,
     /// What clients call themselves, for the operator; of the sessions in the map.
     pub session_names: BTreeMap<SessionId, String>,
+    /// The namespace of this cluster, from the first announcement of a metadata service on.
+    pub namespace: Option<u128>,
 }
 
 /// The monitor's own knowledge of a PG. Names follow the model of the write path.

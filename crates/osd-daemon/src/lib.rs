@@ -13,6 +13,7 @@ mod inbox;
 pub mod mds;
 pub mod monitor;
 pub mod osd;
+mod random;
 mod readiness;
 pub mod roles;
 mod supervisor;

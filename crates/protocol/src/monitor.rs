@@ -89,10 +89,13 @@ pub enum MonitorRequest {
         /// Number of PGs, 1..=65536.
         pg_num: u32,
     },
-    /// The metadata service is up and listens here.
+    /// The metadata service is up and listens here. Refused to one with another namespace than the
+    /// cluster's: its directory is empty, or another's. It must not serve before this is answered.
     MdsUp {
         /// Where.
         addr: SocketAddr,
+        /// The random id of its namespace.
+        namespace: u128,
     },
     /// The operator gives up the disk of an OSD that is down: its next boot may be with another, empty one.
     ReplaceOsd {
@@ -105,6 +108,8 @@ pub enum MonitorRequest {
     MdsHeartbeat {
         /// Where it listens, as in `MdsUp`.
         addr: SocketAddr,
+        /// The id of its namespace, as in `MdsUp`.
+        namespace: u128,
     },
 }
 

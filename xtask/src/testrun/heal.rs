@@ -27,10 +27,11 @@ const SOON_SECONDS: u64 = 90;
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let limited = |spec: Spec| Spec { settings: vec!["osd_recovery_max_bytes_per_sec = 65536".into()], ..spec };
     let Some(rig) = Rig::start("heal", bench, report, limited)? else { return Ok(()) };
-    let tests: [RigTest; 3] = [
+    let tests: [RigTest; 4] = [
         ("what was missed is told in bytes, falls, and is nothing in the end", told),
         ("killed again while it heals under writers, nothing fsynced is lost", killed_again),
         ("an empty disk is refused, then replaced, and every object decodes from every pair", replaced),
+        ("an empty directory of the metadata service is refused, and its own is taken again", names_away),
     ];
     for (name, test) in tests {
         report.case("heal", name, || test(bench, &rig))?;
@@ -111,6 +112,30 @@ fn wait_told(bench: &Bench, rig: &Rig, what: &str, like: impl Fn(&Told) -> bool)
 /// All that is missed is known, and it is much.
 fn is_counted(told: &Told) -> bool {
     told.objects > 0 && told.bytes > 0 && told.uncounted == 0
+}
+
+/// The disk of the metadata service is not mounted: an empty one in its place would show an empty tree, and deal the numbers of old
+/// files again, whose data new ones would then have.
+fn names_away(bench: &Bench, rig: &Rig) -> Outcome {
+    const MDS: &str = "mds";
+    bench.shell(rig.mount(), "echo precious > kept; sync kept", 30)?;
+    let (dir, away) = (rig.cluster.data_dir(MDS), rig.scratch("away")?.join(MDS));
+    rig.cluster.kill(MDS)?;
+    fs::rename(&dir, &away).doing(|| "cannot take the directory away")?;
+    for _ in 0..2 {
+        rig.cluster.start(MDS, &bench.interrupt)?;
+        rig.wait_for(bench, "health to tell that no metadata service answers", SOON_SECONDS, || {
+            let status = rig.cluster.status(&bench.interrupt)?;
+            Ok(status["health"] == "down" && status["messages"].to_string().contains("metadata service"))
+        })?;
+        // 137: it waits, until it is killed.
+        let line = format!("timeout -s KILL 3 touch '{}/new' || test $? = 137", rig.mount().display());
+        bench.shell(&rig.scratch("away")?, &line, 30)?;
+        rig.cluster.kill(MDS)?;
+    }
+    fs::remove_dir_all(&dir).and_then(|()| fs::rename(&away, &dir)).doing(|| "cannot bring the directory back")?;
+    rig.cluster.start(MDS, &bench.interrupt)?;
+    bench.shell(rig.mount(), "test $(cat kept) = precious; touch new; rm new", 60).map(drop)
 }
 
 fn told(bench: &Bench, rig: &Rig) -> Outcome {

@@ -55,6 +55,24 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 }
 
 #[test]
+fn the_format_before_is_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut control = Embedded::open(dir.path()).expect("opens");
+    let state = state();
+    control.save(&state).expect("saves");
+    let path = dir.path().join("state");
+    let mut bytes = fs::read(&path).expect("is there");
+    assert_eq!(bytes.pop(), Some(NO_NAMESPACE), "what format 3 has added");
+    bytes[8] = 2;
+    let length = bytes.len() - Embedded::HEADER_BYTES;
+    bytes[16..24].copy_from_slice(&(length as u64).to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[16..]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, bytes).expect("writes");
+    assert_eq!(control.load().expect("loads"), Some(state));
+}
+
+#[test]
 fn a_lost_file_is_not_a_new_cluster() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut control = Embedded::open(dir.path()).expect("opens");

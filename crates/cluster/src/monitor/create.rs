@@ -105,7 +105,7 @@ pub fn create_cluster(cluster: ClusterId, osds: &[ExpectedOsd], pool: &PoolSpec)
         last_session: SessionId::default(),
         mds: None,
     };
-    let mut state = MonitorState { map, pgs: BTreeMap::new(), session_names: BTreeMap::new() };
+    let mut state = MonitorState { map, pgs: BTreeMap::new(), session_names: BTreeMap::new(), namespace: None };
     add_pool(&mut state, pool)?;
     Ok(state)
 }

@@ -19,6 +19,8 @@ fn boot_with(osd: u32, fsid: u128, lost: bool, blank: bool) -> MonitorRequest {
 }
 
 /// Addresses of metadata services.
+const NAMESPACE: u128 = 7;
+
 fn mds(number: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 6000 + number))
 }
@@ -50,7 +52,7 @@ impl Monitor {
 
     fn whole(osds: u32, pg_num: u32) -> Monitor {
         let mut monitor = fresh(osds, pg_num);
-        monitor.ok(MonitorRequest::MdsUp { addr: mds(1) }, Duration::ZERO);
+        monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: NAMESPACE }, Duration::ZERO);
         (0..osds).for_each(|osd| monitor.boot_clean(osd, Duration::ZERO));
         monitor.peer_all(Duration::ZERO);
         assert!(monitor.map().pgs.values().all(|pg| pg.active));
@@ -430,11 +432,41 @@ fn the_cut_is_the_longest_prefix_that_every_touched_member_has() {
 }
 
 #[test]
+fn a_metadata_service_with_another_namespace_is_refused() {
+    let mut monitor = Monitor::whole(3, 1);
+    let epoch = monitor.map().epoch;
+    for addr in [mds(1), mds(2)] {
+        let up = monitor.handle(MonitorRequest::MdsUp { addr, namespace: 8 }, SECOND);
+        assert!(matches!(up, MonitorReply::Refused(why) if why.contains("not mounted")));
+        let beat = monitor.handle(MonitorRequest::MdsHeartbeat { addr, namespace: 8 }, SECOND);
+        assert!(matches!(beat, MonitorReply::Refused(_)), "it is no sign of life");
+    }
+    assert_eq!((monitor.map().mds, monitor.map().epoch), (Some(mds(1)), epoch));
+    // Known after a restart of the monitor, too; the same namespace may move.
+    let mut again = Monitor::start(monitor.state().clone(), Settings::default(), 2 * SECOND);
+    let up = again.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 8 }, 3 * SECOND);
+    assert!(matches!(up, MonitorReply::Refused(_)));
+    again.ok(MonitorRequest::MdsUp { addr: mds(2), namespace: NAMESPACE }, 3 * SECOND);
+    assert_eq!(again.map().mds, Some(mds(2)));
+}
+
+#[test]
+fn the_namespace_of_an_older_state_is_the_first_that_comes() {
+    let mut state = Monitor::whole(3, 1).state().clone();
+    state.namespace = None;
+    let mut monitor = Monitor::start(state, Settings::default(), SECOND);
+    let epoch = monitor.map().epoch;
+    monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: 8 }, SECOND);
+    assert!(monitor.map().epoch > epoch, "it is saved before it is answered");
+    assert_eq!(monitor.state().namespace, Some(8));
+}
+
+#[test]
 fn a_silent_metadata_service_is_told_with_the_time_since() {
     let monitor = fresh(3, 1);
     assert!(monitor.status().messages.iter().any(|m| m.contains("no metadata service has ever started")));
     let mut monitor = Monitor::whole(3, 1);
-    let beat = |addr| MonitorRequest::MdsHeartbeat { addr };
+    let beat = |addr| MonitorRequest::MdsHeartbeat { addr, namespace: NAMESPACE };
     monitor.beat_until(&[0, 1, 2], Duration::ZERO, 4 * SECOND);
     monitor.ok(beat(mds(1)), 4 * SECOND);
     let other = monitor.handle(beat(mds(2)), 8 * SECOND);

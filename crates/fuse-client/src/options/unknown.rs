@@ -70,7 +70,7 @@ pub fn message(name: &str, has_value: bool) -> String {
     match nearest(name) {
         Some(known) if known == name && has_value => format!("mount option {name:?} takes no value; {help}"),
         Some(known) if known == name => format!("mount option {name:?} needs a value ({name}=...); {help}"),
-        Some(known) => format!("unknown mount option {name:?}{value}: did you mean {known:?}? {help}"),
+        Some(known) => format!("unknown mount option {name:?}{value}: did you mean `{known}`? {help}"),
         None => format!("unknown mount option {name:?}{value}; {help}"),
     }
 }
@@ -139,7 +139,7 @@ mod tests {
             ("timout", "timeout"),
             ("write_behind_byte", "write_behind_bytes"),
         ] {
-            assert!(message(wrong, false).contains(&format!("did you mean {right:?}")), "{}", message(wrong, false));
+            assert!(message(wrong, false).contains(&format!("did you mean `{right}`")), "{}", message(wrong, false));
         }
         assert!(!message("xyzzy", false).contains("did you mean"));
         assert!(!message("su", false).contains("did you mean"));

@@ -30,6 +30,8 @@ pub(super) const INODES: &[u8] = b"minodes";
 pub(super) const FILES: &[u8] = b"mfiles";
 /// Cluster that the records belong to.
 pub(super) const CLUSTER: &[u8] = b"mcluster";
+/// What tells this namespace from any other.
+pub(super) const IDENTITY: &[u8] = b"midentity";
 
 /// How often the service was started.
 pub(super) const STARTS: &[u8] = b"mstarts";

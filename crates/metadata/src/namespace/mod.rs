@@ -26,6 +26,7 @@
 //! | `mcommit` | `Commit` | the last commit |
 //! | `k` start | `u64` | how many commits are left of a start before this one; never removed |
 //! | `mcluster` | `ClusterId` | the cluster that this namespace belongs to |
+//! | `midentity` | `u128` | drawn at random: tells this namespace from any other |
 //! | `minodes` | u64 | inode numbers below are dealt or reserved |
 //! | `mfiles` | u64 | number of files and directories, without roots |
 //!
@@ -234,6 +235,19 @@ impl<S: Store> Namespace<S> {
     /// When the store cannot be read.
     pub fn cluster(&self) -> Result<Option<ClusterId>, StoreError> {
         self.overlay.get(keys::CLUSTER)
+    }
+
+    /// What tells the namespace from any other, if it was drawn.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn identity(&self) -> Result<Option<u128>, StoreError> {
+        self.overlay.get(keys::IDENTITY)
+    }
+
+    /// Draws it, with the next commit.
+    pub fn set_identity(&mut self, identity: u128) {
+        self.overlay.put(keys::IDENTITY.to_vec(), &identity);
     }
 
     /// Binds the namespace to a cluster, with the next commit.

@@ -326,6 +326,22 @@ impl<S: Store> Service<S> {
         Ok(cluster)
     }
 
+    /// What tells the namespace from any other: `fresh`, a random number, if it has none yet. It is
+    /// on the disk when this returns, so that a power loss makes no other of a namespace that the
+    /// monitor knows.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn identity(&mut self, fresh: u128) -> Result<u128, StoreError> {
+        if let Some(identity) = self.namespace.identity()? {
+            return Ok(identity);
+        }
+        self.namespace.set_identity(fresh);
+        self.namespace.commit()?;
+        self.sync()?;
+        Ok(fresh)
+    }
+
     /// Commits up to this one are on disk: see [`Namespace::persisted`].
     pub fn persisted(&mut self, upto: Commit) {
         self.namespace.persisted(upto);

@@ -1,7 +1,7 @@
 //! The connection to the monitor: announces the service and hands maps to the owner.
 //!
 //! Contract: kept up for as long as the role runs. Whenever a new incarnation of the connection begins, the service
-//! subscribes and announces itself again, and tries until both have succeeded.
+//! announces itself and subscribes again, and tries until both have succeeded.
 
 use super::MdsConfig;
 use super::inbox::{Event, Inbox};
@@ -19,32 +19,43 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Pause before asking again.
 const RETRY_AFTER: Duration = Duration::from_millis(300);
 
-/// Connects; `advertise` is where clients reach the service.
+/// Pause before asking again what was refused: an operator has to do something.
+const REFUSED_AFTER: Duration = Duration::from_secs(5);
+
+/// What the service announces: where clients reach it, and the id of its namespace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announced {
+    pub addr: SocketAddr,
+    pub namespace: u128,
+}
+
+/// Connects, and announces the service.
 pub(super) fn connect(
     handle: &Handle,
     config: &MdsConfig,
     cluster: LateCluster,
-    advertise: SocketAddr,
+    announced: Announced,
     inbox: Arc<Inbox>,
 ) -> Connection {
     let to = ConnectConfig::new(config.monitor, cluster, "mds");
     let stopped = Arc::clone(&inbox);
-    let connection = handle.connect(config.worker, to, move |_| Rc::new(Link { inbox, advertise }));
+    let connection = handle.connect(config.worker, to, move |_| Rc::new(Link { inbox, announced }));
     let beats = connection.clone();
-    handle.spawn_on(config.worker, move |worker| heartbeats(worker, beats, stopped, advertise));
+    handle.spawn_on(config.worker, move |worker| heartbeats(worker, beats, stopped, announced));
     connection
 }
 
 /// Says again and again that the service is alive, until the role ends. On the owner's worker: one
 /// that stands still is silent.
-async fn heartbeats(worker: Worker, connection: Connection, inbox: Arc<Inbox>, addr: SocketAddr) {
+async fn heartbeats(worker: Worker, connection: Connection, inbox: Arc<Inbox>, announced: Announced) {
+    let Announced { addr, namespace } = announced;
     while !inbox.is_stopped() {
         worker.sleep(MDS_HEARTBEAT_INTERVAL).await;
         if !connection.is_up() {
             continue;
         }
-        match ask(&connection, &MonitorRequest::MdsHeartbeat { addr }).await {
-            Ok(MonitorReply::Refused(why)) => tracing::warn!(why, "the monitor knows another metadata service"),
+        match ask(&connection, &MonitorRequest::MdsHeartbeat { addr, namespace }).await {
+            Ok(MonitorReply::Refused(why)) => tracing::warn!(why, "the monitor takes no heartbeat"),
             Ok(_) => {}
             Err(error) => tracing::debug!(error, "no answer to a heartbeat"),
         }
@@ -53,7 +64,7 @@ async fn heartbeats(worker: Worker, connection: Connection, inbox: Arc<Inbox>, a
 
 struct Link {
     inbox: Arc<Inbox>,
-    advertise: SocketAddr,
+    announced: Announced,
 }
 
 impl Service for Link {
@@ -71,7 +82,7 @@ impl Service for Link {
     fn on_state(&self, worker: &Worker, connection: &Connection, event: &StateEvent) {
         match event {
             StateEvent::Up { resumed: false, .. } => {
-                let hello = hello(worker.clone(), connection.clone(), Arc::clone(&self.inbox), self.advertise);
+                let hello = hello(worker.clone(), connection.clone(), Arc::clone(&self.inbox), self.announced);
                 worker.spawn(hello);
             }
             StateEvent::Refused(refusal) => tracing::error!(%refusal, "the monitor refuses the metadata service"),
@@ -87,9 +98,11 @@ fn take_map(inbox: &Inbox, update: &MapUpdate) {
     }
 }
 
-/// Subscribes and announces, until both are done or the role ends.
-async fn hello(worker: Worker, connection: Connection, inbox: Arc<Inbox>, addr: SocketAddr) {
-    for request in [MonitorRequest::Subscribe, MonitorRequest::MdsUp { addr }] {
+/// Announces and subscribes, until both are done or the role ends. In this order: without a map
+/// nobody is served, so none is whom the monitor refuses.
+async fn hello(worker: Worker, connection: Connection, inbox: Arc<Inbox>, announced: Announced) {
+    let Announced { addr, namespace } = announced;
+    for request in [MonitorRequest::MdsUp { addr, namespace }, MonitorRequest::Subscribe] {
         loop {
             if inbox.is_stopped() {
                 return;
@@ -100,6 +113,11 @@ async fn hello(worker: Worker, connection: Connection, inbox: Arc<Inbox>, addr: 
                     break;
                 }
                 Ok(MonitorReply::Done(_)) => break,
+                Ok(MonitorReply::Refused(why)) => {
+                    tracing::error!(why, "the monitor refuses the metadata service, which serves nobody");
+                    worker.sleep(REFUSED_AFTER).await;
+                    continue;
+                }
                 Ok(other) => tracing::warn!(?other, "the monitor does not take the metadata service yet"),
                 Err(error) => tracing::warn!(error, "no answer from the monitor"),
             }

@@ -22,6 +22,7 @@ mod tests;
 pub use data::{DataError, DataFuture, DataWorker};
 
 use crate::admin::{LiveConfig, LiveStart};
+use crate::random::random_u128;
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
 use messenger::{Connection, Handle, LateCluster, ListenConfig, ListenError, Listener, Worker};
@@ -209,6 +210,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
             return Err(MdsError::Cluster { dir, found, expected: config.cluster });
         }
     }
+    let namespace = service.identity(random_u128())?;
     let cluster = LateCluster::default();
     if let Some(bound) = service.cluster()? {
         cluster.learn(bound);
@@ -221,8 +223,8 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
-    let advertise = crate::addresses::advertised(config.advertise, addr);
-    let monitor = link::connect(handle, &config, cluster.clone(), advertise, Arc::clone(&inbox));
+    let announced = link::Announced { addr: crate::addresses::advertised(config.advertise, addr), namespace };
+    let monitor = link::connect(handle, &config, cluster.clone(), announced, Arc::clone(&inbox));
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));
     let to_monitor = monitor.clone();

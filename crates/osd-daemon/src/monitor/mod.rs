@@ -17,6 +17,7 @@ mod owner;
 mod tests;
 
 use crate::admin::{LiveConfig, LiveStart};
+use crate::random::random_u128;
 use cluster::{ControlError, ControlPlane, CreateError, Embedded, ExpectedOsd, Monitor, MonitorState, PoolSpec};
 use inbox::{Event, Inbox};
 use messenger::sync::{Receiver, block_on, oneshot};
@@ -204,7 +205,5 @@ fn load_or_create(
 
 /// A random id; never zero, which means "not known" in the handshake.
 fn draw_cluster_id() -> ClusterId {
-    use std::hash::{BuildHasher, RandomState};
-    let half = || u128::from(RandomState::new().hash_one(std::time::SystemTime::now()));
-    ClusterId::new((half() << 64 | half()).max(1))
+    ClusterId::new(random_u128().max(1))
 }

@@ -150,10 +150,12 @@ fn what_was_gathered_and_cannot_be_sent_is_told_once() {
         let gfid = begun(fs);
         assert!(gather(fs, gfid, 4, b"ef"));
         drop(fs.backend.world.borrow_mut().gathered.pop());
-        let told = block_on(async {
-            if closes { fs.flush(gfid, OPEN, LockOwner(1)).await } else { fs.fsync(gfid, OPEN, false, at(4)).await }
-        });
-        assert!(matches!(told, Err(ClientError::Posix(errno::EIO))));
+        if closes {
+            let told = block_on(fs.flush(gfid, OPEN, LockOwner(1)));
+            assert!(matches!(told, Err(ClientError::Posix(errno::EIO))));
+        }
+        let told = block_on(fs.fsync(gfid, OPEN, false, at(4)));
+        assert!(matches!(told, Err(ClientError::Posix(errno::EIO))), "a close takes it from nobody");
         block_on(fs.fsync(gfid, OPEN, false, at(5))).expect("told already");
     }
 }
