@@ -173,7 +173,7 @@ impl Monitor {
             MonitorRequest::CreatePool { name, profile, pg_num } => {
                 self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
             }
-            MonitorRequest::MdsUp { addr, namespace } => self.mds_up(addr, namespace, now),
+            MonitorRequest::MdsUp { addr, namespace, old } => self.mds_up(addr, (namespace, old), now),
             MonitorRequest::MdsHeartbeat { addr, namespace } => self.mds_heartbeat(addr, namespace, now),
             MonitorRequest::MdsReport(report) => {
                 self.live.mds = Some((now, report));
@@ -449,10 +449,12 @@ impl Monitor {
         Ok(())
     }
 
-    fn mds_up(&mut self, addr: SocketAddr, namespace: u128, now: Duration) -> Result<(), String> {
+    fn mds_up(&mut self, addr: SocketAddr, (namespace, old): (u128, bool), now: Duration) -> Result<(), String> {
         match self.state.namespace {
             Some(known) if known != namespace => return Err(OTHER_NAMESPACE.to_owned()),
             Some(_) => {}
+            // A state of format 2: there is a namespace, whose id nobody has told yet.
+            None if self.state.map.mds.is_some() && !old => return Err(OTHER_NAMESPACE.to_owned()),
             None => {
                 self.state.namespace = Some(namespace);
                 self.change.any = true;

@@ -96,6 +96,8 @@ pub enum MonitorRequest {
         addr: SocketAddr,
         /// The random id of its namespace.
         namespace: u128,
+        /// The namespace was of this cluster before this start: it is no new one.
+        old: bool,
     },
     /// The operator gives up the disk of an OSD that is down: its next boot may be with another, empty one.
     ReplaceOsd {

@@ -304,7 +304,7 @@ impl<B: Backend> LocalFs<B> {
             self.sync_data(&inode).await?;
         }
         self.note_lost(&inode);
-        let is_told = self.shared.told.tell_close(gfid, open, self.shared.next_open());
+        let is_told = self.shared.told.tell_close(gfid, open);
         if is_told { posix(EIO) } else { Ok(()) }
     }
 
@@ -317,7 +317,7 @@ impl<B: Backend> LocalFs<B> {
 
     /// EIO, once for each open file description, if something of the file or directory was lost.
     fn tell_sync(&self, gfid: Gfid, open: OpenId) -> Result<()> {
-        let is_told = self.shared.told.tell_sync(gfid, open, self.shared.next_open());
+        let is_told = self.shared.told.tell_sync(gfid, open);
         if is_told { posix(EIO) } else { Ok(()) }
     }
 

@@ -149,7 +149,7 @@ impl FileSystem {
 
 impl Shared {
     pub(super) fn opendir(&self, gfid: Gfid) -> OpenId {
-        let handle = self.open_id();
+        let handle = self.told.open_id();
         self.dirs.open(gfid, handle);
         handle
     }

@@ -2,8 +2,9 @@
 //!
 //! Every open file description that was open at a loss learns of it once, from an fsync; so does
 //! the first that is opened after a loss of which nobody was told. That is Linux's rule
-//! (`errseq_t`). A close tells of it too, but takes it from nobody: a child that was forked, and
-//! runs another program, closes its copies of all descriptors, and its parent must still learn.
+//! (`errseq_t`). A close tells of it, too, where the file was open at the loss, but takes it from
+//! nobody: a child that was forked, and runs another program, closes its copies of all descriptors,
+//! and its parent must still learn.
 //!
 //! Contract: no I/O, no clock.
 
@@ -23,6 +24,8 @@ pub(super) struct Losses {
 /// The last loss of one file or directory.
 #[derive(Debug, Default)]
 struct Loss {
+    /// Who opened it from this one on did so after the loss.
+    after: OpenId,
     /// Somebody was told: who opened it from this one on need not be.
     ends: Option<OpenId>,
     /// Those before it whose fsync has failed.
@@ -31,8 +34,9 @@ struct Loss {
 
 impl Losses {
     /// Something of it is lost: everybody is to be told, also who was told of an earlier loss.
-    pub(super) fn mark(&mut self, gfid: Gfid) {
-        self.of.insert(gfid, Loss::default());
+    /// `next`: the next that will be opened.
+    pub(super) fn mark(&mut self, gfid: Gfid, next: OpenId) {
+        self.of.insert(gfid, Loss { after: next, ..Loss::default() });
     }
 
     /// Is a loss of it remembered, for whomever?
@@ -52,9 +56,8 @@ impl Losses {
     }
 
     /// Has a close of a descriptor of this description to fail? As long as no fsync by it did.
-    pub(super) fn tell_close(&mut self, gfid: Gfid, open: OpenId, next: OpenId) -> bool {
-        let Some(loss) = self.of.get_mut(&gfid) else { return false };
-        open < *loss.ends.get_or_insert(next) && !loss.told.contains(&open)
+    pub(super) fn tell_close(&self, gfid: Gfid, open: OpenId) -> bool {
+        self.of.get(&gfid).is_some_and(|loss| open < loss.after && !loss.told.contains(&open))
     }
 
     /// Nobody has the file open any more: a loss of which somebody was told is over.
@@ -77,7 +80,7 @@ mod tests {
 
     fn lost() -> Losses {
         let mut losses = Losses::default();
-        losses.mark(FILE);
+        losses.mark(FILE, NEXT);
         losses
     }
 
@@ -98,18 +101,17 @@ mod tests {
     #[test]
     fn a_close_takes_it_from_nobody() {
         let mut losses = lost();
-        assert!(losses.tell_close(FILE, ONE, NEXT), "a forked child closes its copy");
-        assert!(losses.tell_close(FILE, ONE, NEXT));
+        assert!(losses.tell_close(FILE, ONE), "a forked child closes its copy");
+        assert!(losses.tell_close(FILE, ONE));
         assert!(losses.tell_sync(FILE, ONE, NEXT));
-        assert!(!losses.tell_close(FILE, ONE, NEXT), "the fsync has said so");
-        assert!(!losses.tell_close(FILE, NEXT, OpenId(4)), "somebody knew when it was opened");
+        assert!(!losses.tell_close(FILE, ONE), "the fsync has said so");
     }
 
     #[test]
     fn the_next_loss_is_told_to_everybody_again() {
         let mut losses = lost();
         assert!(losses.tell_sync(FILE, ONE, NEXT));
-        losses.mark(FILE);
+        losses.mark(FILE, NEXT);
         assert!(losses.any_untold());
         assert!(losses.tell_sync(FILE, ONE, NEXT) && !losses.any_untold());
     }
@@ -119,7 +121,10 @@ mod tests {
         let mut losses = lost();
         losses.closed(FILE);
         assert!(losses.contains(FILE), "nobody was told");
-        assert!(losses.tell_close(FILE, ONE, NEXT));
+        assert!(losses.tell_close(FILE, ONE));
+        losses.closed(FILE);
+        assert!(!losses.tell_close(FILE, NEXT), "it was opened later");
+        assert!(losses.tell_sync(FILE, NEXT, OpenId(4)), "a close that nobody looked at is none");
         losses.closed(FILE);
         assert!(!losses.contains(FILE));
     }

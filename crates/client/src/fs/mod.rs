@@ -177,8 +177,6 @@ struct Shared {
     known: known::Known,
     durable: durable::Durable,
     told: told::Told,
-    /// Counts opened files and directories; the default [`OpenId`] is of none of them.
-    opened: AtomicU64,
 }
 
 impl Shared {
@@ -198,7 +196,6 @@ impl Shared {
             known: known::Known::new(locks),
             durable: durable::Durable::default(),
             told: told::Told::new(locks),
-            opened: AtomicU64::new(1),
         }
     }
 }
@@ -223,16 +220,6 @@ impl Shared {
         inode
             .with(|state| state.set_ids().flags().is_empty() && state.keep_change(set, (&mut attr, asked), now, keep))
             .then_some(attr)
-    }
-
-    /// A new open file description.
-    fn open_id(&self) -> OpenId {
-        OpenId(self.opened.fetch_add(1, Relaxed))
-    }
-
-    /// The open file description that is made next.
-    fn next_open(&self) -> OpenId {
-        OpenId(self.opened.load(Relaxed))
     }
 
     /// Is there nothing that the close of a handle has to wait for, or to say?
@@ -311,7 +298,7 @@ impl FileSystem {
 
     /// The name of a file or directory that is about to be opened.
     pub fn open_id(&self) -> OpenId {
-        self.shared.open_id()
+        self.shared.told.open_id()
     }
 
     /// The worker nearest to a place of a file.

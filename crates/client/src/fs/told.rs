@@ -12,6 +12,7 @@ use protocol::Gfid;
 use protocol::namespace::{Commit, NamespaceOp, Reply, SetAttr};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Poll, Waker};
 
 /// So many changes that may not be on the disk are as many as should be remembered: the service is to sync. 16 MiB.
@@ -56,6 +57,8 @@ struct State {
 /// See the module.
 pub(super) struct Told {
     state: ContentionMutex<State>,
+    /// Counts opened files and directories; the default [`OpenId`] is of none of them.
+    opened: AtomicU64,
 }
 
 /// A request under way: what its answer makes true.
@@ -68,7 +71,7 @@ pub(super) struct Change {
 
 impl Told {
     pub(super) fn new(locks: &LockTable) -> Self {
-        Self { state: ContentionMutex::new(locks, "fs told", State::default()) }
+        Self { state: ContentionMutex::new(locks, "fs told", State::default()), opened: AtomicU64::new(1) }
     }
 
     /// A request is about to be sent.
@@ -120,9 +123,19 @@ impl Told {
         waiters.into_iter().for_each(Waker::wake);
     }
 
+    /// A new open file description.
+    pub(super) fn open_id(&self) -> OpenId {
+        OpenId(self.opened.fetch_add(1, Relaxed))
+    }
+
+    /// The open file description that is made next.
+    fn next_open(&self) -> OpenId {
+        OpenId(self.opened.load(Relaxed))
+    }
+
     /// Something of the file or directory is lost: see [`Losses::mark`].
     pub(super) fn mark_lost(&self, gfid: Gfid) {
-        self.state.lock().losses.mark(gfid);
+        self.state.lock().losses.mark(gfid, self.next_open());
     }
 
     /// Is a loss of it remembered?
@@ -136,13 +149,13 @@ impl Told {
     }
 
     /// Has an fsync to fail? See [`Losses::tell_sync`].
-    pub(super) fn tell_sync(&self, gfid: Gfid, open: OpenId, next: OpenId) -> bool {
-        self.state.lock().losses.tell_sync(gfid, open, next)
+    pub(super) fn tell_sync(&self, gfid: Gfid, open: OpenId) -> bool {
+        self.state.lock().losses.tell_sync(gfid, open, self.next_open())
     }
 
     /// Has a close to fail? See [`Losses::tell_close`].
-    pub(super) fn tell_close(&self, gfid: Gfid, open: OpenId, next: OpenId) -> bool {
-        self.state.lock().losses.tell_close(gfid, open, next)
+    pub(super) fn tell_close(&self, gfid: Gfid, open: OpenId) -> bool {
+        self.state.lock().losses.tell_close(gfid, open)
     }
 
     /// Nobody has the file open any more.
@@ -209,7 +222,7 @@ impl Change {
         if commit.start < state.judge {
             // It comes late: others have gone on with what is left.
             if !state.is_kept(*commit) {
-                changes.for_each(|(gfid, _)| state.losses.mark(gfid));
+                changes.for_each(|(gfid, _)| state.losses.mark(gfid, told.next_open()));
             }
             return false;
         }

@@ -52,7 +52,7 @@ impl Monitor {
 
     fn whole(osds: u32, pg_num: u32) -> Monitor {
         let mut monitor = fresh(osds, pg_num);
-        monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: NAMESPACE }, Duration::ZERO);
+        monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: NAMESPACE, old: false }, Duration::ZERO);
         (0..osds).for_each(|osd| monitor.boot_clean(osd, Duration::ZERO));
         monitor.peer_all(Duration::ZERO);
         assert!(monitor.map().pgs.values().all(|pg| pg.active));
@@ -436,7 +436,7 @@ fn a_metadata_service_with_another_namespace_is_refused() {
     let mut monitor = Monitor::whole(3, 1);
     let epoch = monitor.map().epoch;
     for addr in [mds(1), mds(2)] {
-        let up = monitor.handle(MonitorRequest::MdsUp { addr, namespace: 8 }, SECOND);
+        let up = monitor.handle(MonitorRequest::MdsUp { addr, namespace: 8, old: true }, SECOND);
         assert!(matches!(up, MonitorReply::Refused(why) if why.contains("not mounted")));
         let beat = monitor.handle(MonitorRequest::MdsHeartbeat { addr, namespace: 8 }, SECOND);
         assert!(matches!(beat, MonitorReply::Refused(_)), "it is no sign of life");
@@ -444,19 +444,21 @@ fn a_metadata_service_with_another_namespace_is_refused() {
     assert_eq!((monitor.map().mds, monitor.map().epoch), (Some(mds(1)), epoch));
     // Known after a restart of the monitor, too; the same namespace may move.
     let mut again = Monitor::start(monitor.state().clone(), Settings::default(), 2 * SECOND);
-    let up = again.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 8 }, 3 * SECOND);
+    let up = again.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 8, old: true }, 3 * SECOND);
     assert!(matches!(up, MonitorReply::Refused(_)));
-    again.ok(MonitorRequest::MdsUp { addr: mds(2), namespace: NAMESPACE }, 3 * SECOND);
+    again.ok(MonitorRequest::MdsUp { addr: mds(2), namespace: NAMESPACE, old: true }, 3 * SECOND);
     assert_eq!(again.map().mds, Some(mds(2)));
 }
 
 #[test]
-fn the_namespace_of_an_older_state_is_the_first_that_comes() {
+fn the_namespace_of_an_older_state_is_the_first_old_one_that_comes() {
     let mut state = Monitor::whole(3, 1).state().clone();
     state.namespace = None;
     let mut monitor = Monitor::start(state, Settings::default(), SECOND);
     let epoch = monitor.map().epoch;
-    monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: 8 }, SECOND);
+    let new = monitor.handle(MonitorRequest::MdsUp { addr: mds(1), namespace: 9, old: false }, SECOND);
+    assert!(matches!(new, MonitorReply::Refused(_)), "an empty one is not it");
+    monitor.ok(MonitorRequest::MdsUp { addr: mds(1), namespace: 8, old: true }, SECOND);
     assert!(monitor.map().epoch > epoch, "it is saved before it is answered");
     assert_eq!(monitor.state().namespace, Some(8));
 }

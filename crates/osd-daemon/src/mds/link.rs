@@ -27,6 +27,8 @@ const REFUSED_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct Announced {
     pub addr: SocketAddr,
     pub namespace: u128,
+    /// It was of a cluster before this start.
+    pub old: bool,
 }
 
 /// Connects, and announces the service.
@@ -48,7 +50,7 @@ pub(super) fn connect(
 /// Says again and again that the service is alive, until the role ends. On the owner's worker: one
 /// that stands still is silent.
 async fn heartbeats(worker: Worker, connection: Connection, inbox: Arc<Inbox>, announced: Announced) {
-    let Announced { addr, namespace } = announced;
+    let Announced { addr, namespace, .. } = announced;
     while !inbox.is_stopped() {
         worker.sleep(MDS_HEARTBEAT_INTERVAL).await;
         if !connection.is_up() {
@@ -101,8 +103,8 @@ fn take_map(inbox: &Inbox, update: &MapUpdate) {
 /// Announces and subscribes, until both are done or the role ends. In this order: without a map
 /// nobody is served, so none is whom the monitor refuses.
 async fn hello(worker: Worker, connection: Connection, inbox: Arc<Inbox>, announced: Announced) {
-    let Announced { addr, namespace } = announced;
-    for request in [MonitorRequest::MdsUp { addr, namespace }, MonitorRequest::Subscribe] {
+    let Announced { addr, namespace, old } = announced;
+    for request in [MonitorRequest::MdsUp { addr, namespace, old }, MonitorRequest::Subscribe] {
         loop {
             if inbox.is_stopped() {
                 return;

@@ -204,6 +204,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     std::fs::create_dir_all(&config.dir).map_err(|source| MdsError::Dir { dir: dir.clone(), source })?;
     let store = EmbeddedStore::open(&config.dir, config.store)?;
     let mut service = metadata::Service::open(store, config.service, wall_clock())?;
+    let old = service.cluster()?.is_some();
     if config.cluster != ClusterId::new(0) {
         let found = service.bind_cluster(config.cluster)?;
         if found != config.cluster {
@@ -223,7 +224,7 @@ pub fn start(config: MdsConfig, handle: &Handle) -> Result<MdsHandle, MdsError> 
     listen.session.idle_timeout = config.ms_idle_timeout;
     let listener = handle.listen(listen, move |_| inbox::service(Arc::clone(&for_services), Arc::clone(&live)))?;
     let addr = listener.local_addr();
-    let announced = link::Announced { addr: crate::addresses::advertised(config.advertise, addr), namespace };
+    let announced = link::Announced { addr: crate::addresses::advertised(config.advertise, addr), namespace, old };
     let monitor = link::connect(handle, &config, cluster.clone(), announced, Arc::clone(&inbox));
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));

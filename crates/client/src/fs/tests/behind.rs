@@ -271,10 +271,9 @@ fn what_is_lost_after_a_close_is_told_by_the_next() {
         assert!(matches!(fs.sync_everything().await, Err(ClientError::Posix(errno::EIO))), "if there is no next");
         fs.open(gfid, true, at(5)).await.expect("open");
         assert!(matches!(fs.flush(gfid, OPEN, LockOwner(1)).await, Err(ClientError::Posix(errno::EIO))));
-        let later = OpenId(1);
-        fs.shared.opened.store(2, Relaxed);
         assert!(matches!(fs.fsync(gfid, OPEN, false, at(6)).await, Err(ClientError::Posix(errno::EIO))));
         fs.flush(gfid, OPEN, LockOwner(1)).await.expect("its fsync has said so");
+        let later = fs.shared.told.open_id();
         fs.fsync(gfid, later, false, at(6)).await.expect("somebody was told before it was opened");
         fs.sync_everything().await.expect("told already");
     });
