@@ -178,6 +178,10 @@ impl InodeState {
         if !is_keepable(set) || !self.may_keep() || set.mode.is_some_and(|mode| mode & 0o6000 != 0) {
             return false;
         }
+        // The service knows what the flags of chattr(1) permit.
+        if !attr.flags.is_empty() {
+            return false;
+        }
         // An ACL changes with the mode, and is the service's.
         if set.mode.is_some() && attr.has_xattrs {
             return false;
