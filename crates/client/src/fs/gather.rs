@@ -1,8 +1,8 @@
 //! Small writes at the end of a file that are answered early, gathered to be sent as one.
 //!
 //! Contract: nothing is gathered without [`FsOptions::write_behind_bytes`](super::FsOptions::write_behind_bytes), and before the
-//! shards have room for all that it may become: a full disk is told to the writer. It is sent within a millisecond or two, when it
-//! is full, or before anybody enters the file, syncs it or closes it.
+//! shards have room for all that it may become: a full disk is told to the writer. It is sent within a millisecond or two, when
+//! the next write does not fit, or before anybody enters the file, syncs it or closes it.
 
 use super::inode::{InodeState, Need};
 use super::table::{Entered, Inode};
