@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a log file at most: some hundred thousand lines.
@@ -41,7 +42,12 @@ impl LogFile {
         if !about.is_file() || about.len() < self.bytes_max {
             return Ok(());
         }
-        fs::rename(&self.path, older(&self.path))?;
+        // Another process may have done so, or somebody has taken the file away: then only a new one
+        // is opened, and the older lines stay.
+        let is_ours = |there: fs::Metadata| (there.dev(), there.ino()) == (about.dev(), about.ino());
+        if fs::metadata(&self.path).is_ok_and(is_ours) {
+            fs::rename(&self.path, older(&self.path))?;
+        }
         *self = LogFile::open(&self.path, self.bytes_max)?;
         Ok(())
     }
@@ -73,6 +79,19 @@ mod tests {
         }
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         assert_eq!((text(&older(&path)).as_str(), text(&path).as_str()), ("third\n4th\n", "fifth\n"));
+    }
+
+    #[test]
+    fn what_another_process_has_made_the_older_one_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("log");
+        let open = || LogFile::open(&path, 8).expect("a file");
+        let (mut one, mut other) = (open(), open());
+        one.write_all(b"12345678\n").expect("space");
+        one.write_all(b"one\n").expect("space");
+        other.write_all(b"other\n").expect("space");
+        let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        assert_eq!((text(&older(&path)).as_str(), text(&path).as_str()), ("12345678\n", "one\nother\n"));
     }
 
     #[test]

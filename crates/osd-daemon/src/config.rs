@@ -818,15 +818,16 @@ mod tests {
 
     #[test]
     fn only_the_monitor_needs_the_number_of_storage_daemons() {
-        let config = |text: &str| Config::new(Settings::from_toml(text).unwrap());
-        assert_eq!(config("roles = [\"osd\"]\nosd_id = 7").unwrap().osds[0].listen, loopback(7417));
+        let config = |text: &str| Config::new(Settings::from_toml(text).expect("well-formed"));
+        assert_eq!(config("roles = [\"osd\"]\nosd_id = 7").expect("complete").osds[0].listen, loopback(7417));
         assert!(config("roles = [\"osd\"]\nosd_id = 7\nosd_count = 5").is_err(), "what is said must fit");
-        assert!(config("roles = [\"mds\"]\nosd_listen = \"0.0.0.0\"").unwrap().osds.is_empty());
+        assert!(config("roles = [\"mds\"]\nosd_listen = \"0.0.0.0\"").expect("not its role").osds.is_empty());
     }
 
     #[test]
     fn addresses_are_names_too_and_anything_else_is_told() {
-        let config = Config::new(Settings::from_toml("monitor_addr = \"node1\"").unwrap()).unwrap();
+        let settings = Settings::from_toml("monitor_addr = \"node1\"").expect("well-formed");
+        let config = Config::new(settings).expect("complete");
         assert_eq!(
             (config.monitor_addr.to_string(), config.monitor_listen.to_string()),
             ("node1".into(), "node1".into())
