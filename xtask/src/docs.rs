@@ -1,7 +1,7 @@
 //! The documents as a book: `docs/SUMMARY.md` is its table of contents, `book.toml` its settings.
 //!
-//! Pages lead to files outside `docs`, such as reports of benchmarks, and a book has only what lies in
-//! one directory: so the book is made of a copy that has those, too, below the same paths.
+//! Pages lead to files outside `docs`, such as reports of benchmarks, and a book has only what lies
+//! in one directory: so the book is made of a copy that has those, too, below the same paths.
 
 use crate::error::{Context, Outcome};
 use crate::exec::{self, Interrupt};

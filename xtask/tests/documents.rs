@@ -1,6 +1,6 @@
-//! The documents lead somewhere, fit on a screen, stay short where they are to be read in one go, and
-//! all stand in the book's table of contents. That the pages of settings are what the programs say is
-//! tested beside the programs.
+//! The documents lead somewhere, fit on a screen, stay short where they are to be read in one go,
+//! and all stand in the book's table of contents. That the pages of settings are what the programs
+//! say is tested beside the programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -144,8 +144,8 @@ fn decisions_are_numbered_without_a_gap() {
     }
 }
 
-/// Words of a text that are paths of this repository: from its root, and without anything that stands
-/// for several files or for a name to be filled in.
+/// Words of a text that are paths of this repository: from its root, and without anything that
+/// stands for several files or for a name to be filled in.
 fn paths_named(text: &str) -> Vec<&str> {
     const TOPS: [&str; 7] = ["docs/", "crates/", "xtask/", "benches/", "vendor/", "fuzz/", ".ci/"];
     let is_path = |c: char| c.is_alphanumeric() || "/_-.{}*<>,:$".contains(c);

@@ -1,5 +1,5 @@
-//! docs/design/lock-free.md names every atomic of the programs, and every lock that is no `ContentionMutex`, with the file that it
-//! stands in.
+//! docs/design/lock-free.md names every atomic of the programs, and every lock that is no
+//! `ContentionMutex`, with the file that it stands in.
 
 use std::path::{Path, PathBuf};
 

@@ -13,8 +13,9 @@
 //! * [`core`]: the executor of one core, which drives the machines of its PGs over journal and fragment files.
 //! * [`cluster_lock`]: GlusterFS's way instead of [`pg`]'s, a lock on all servers for each operation; benches compare with it.
 //!
-//! Depends on `protocol` for ids and on `messenger` for buffers and executor threads. Knows nothing of sockets, names or
-//! cluster maps. Start reading at docs/design/write-path.md, then [`fragment::FragmentFile`] and [`journal::Journal`].
+//! Depends on `protocol` for ids and on `messenger` for buffers and executor threads. Knows nothing
+//! of sockets, names or cluster maps. Start reading at docs/design/write-path.md, then
+//! [`fragment::FragmentFile`] and [`journal::Journal`].
 #![deny(unsafe_code)]
 
 pub mod cluster_lock;

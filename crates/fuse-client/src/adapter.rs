@@ -253,9 +253,10 @@ refuse! {
     ReplyLseek ReplyOpen ReplyStatfs ReplyStatx ReplyWrite ReplyXattr
 }
 
-/// The capabilities that we use, each if the kernel has it. Not among them: ATOMIC_O_TRUNC (the kernel's own truncation
-/// also drops set-user-id), and WRITEBACK_CACHE. POSIX_ACL comes with DONT_MASK, since a default ACL counts in place of
-/// the umask, and with SETXATTR_EXT, which tells whether an ACL takes set-group-ID away.
+/// The capabilities that we use, each if the kernel has it. Not among them: ATOMIC_O_TRUNC (the
+/// kernel's own truncation also drops set-user-id), and WRITEBACK_CACHE. POSIX_ACL comes with
+/// DONT_MASK, since a default ACL counts in place of the umask, and with SETXATTR_EXT, which tells
+/// whether an ACL takes set-group-ID away.
 const CAPABILITIES: [InitFlags; 15] = [
     InitFlags::FUSE_POSIX_ACL,
     InitFlags::FUSE_DONT_MASK,

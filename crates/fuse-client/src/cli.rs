@@ -151,8 +151,9 @@ struct MountArgs {
     /// Log every operation (slow)
     #[arg(long)]
     trace: bool,
-    /// Options as in fstab: ro, nodev, nosuid, noexec, nosymfollow, noatime, nodiratime, strictatime, lazytime, sync,
-    /// dirsync, [no]allow_other (root's default: allow_other), and every flag above with `_` for `-`, such as read_policy=fastest
+    /// Options as in fstab: ro, nodev, nosuid, noexec, nosymfollow, noatime, nodiratime,
+    /// strictatime, lazytime, sync, dirsync, [no]allow_other (root's default: allow_other), and
+    /// every flag above with `_` for `-`, such as read_policy=fastest
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 }

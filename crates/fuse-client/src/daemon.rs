@@ -69,8 +69,9 @@ pub fn start(settings: &MountSettings) -> Result<(), MountError> {
     }
 }
 
-/// The log of a mount for which none was chosen: one file for each mount point, as GlusterFS has it, for it needs no
-/// service that keeps logs. `None`, and a word on it, where it cannot be made: a mount is worth more than its log.
+/// The log of a mount for which none was chosen: one file for each mount point, as GlusterFS has
+/// it, for it needs no service that keeps logs. `None`, and a word on it, where it cannot be made:
+/// a mount is worth more than its log.
 fn usual_log(dir: &Path) -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let place = match rustix::process::geteuid().is_root() {

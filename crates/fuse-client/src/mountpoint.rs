@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// An extended attribute of every file that the client answers itself, whether the cluster is up or not. In the `system`
 /// space the kernel passes it on without first asking for anything else.
 pub const ALIVE: &str = "system.trefoil.client";
-/// Another one: the threads whose requests wait for the cluster, as the client's process sees their numbers, with spaces
-/// between them.
+/// Another one: the threads whose requests wait for the cluster, as the client's process sees their
+/// numbers, with spaces between them.
 pub const WAITING: &str = "system.trefoil.waiting";
 /// Bytes of that, at most.
 const WAITING_BYTES_MAX: usize = 1024;
@@ -111,8 +111,8 @@ pub fn answers(dir: &Path) -> bool {
     !rustix::fs::lgetxattr(dir, ALIVE, &mut [0; 16]).is_err_and(|error| dead.contains(&error))
 }
 
-/// Who waits in a mount for its cluster, as `number (name)`. The kernel counts them as users of the mount, and no program
-/// lists them: they have nothing open.
+/// Who waits in a mount for its cluster, as `number (name)`. The kernel counts them as users of the
+/// mount, and no program lists them: they have nothing open.
 fn waiting_in(dir: &Path) -> Vec<String> {
     let mut told = [0; WAITING_BYTES_MAX];
     let Ok(length) = rustix::fs::lgetxattr(dir, WAITING, &mut told) else { return Vec::new() };
@@ -121,7 +121,8 @@ fn waiting_in(dir: &Path) -> Vec<String> {
     told.split_whitespace().map(|thread| format!("{thread} ({})", name(thread).trim_end())).collect()
 }
 
-/// Unmounts, and gives those who only wait in it some seconds to go: programs that look at every file system, such as df.
+/// Unmounts, and gives those who only wait in it some seconds to go: programs that look at every
+/// file system, such as df.
 fn unmount_unless_used(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let begin = Instant::now();
     loop {

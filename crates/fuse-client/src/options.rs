@@ -1,8 +1,8 @@
 //! Mount options as fstab writes them: `-o ro,noatime,read_policy=fastest,...`.
 //!
-//! Contract: pure. What the kernel understands becomes [`KernelOptions`], what the client understands changes
-//! [`MountSettings`], what belongs to mount(8), fstab and systemd is passed over, and anything else is an error
-//! ([`unknown`]).
+//! Contract: pure. What the kernel understands becomes [`KernelOptions`], what the client
+//! understands changes [`MountSettings`], what belongs to mount(8), fstab and systemd is passed
+//! over, and anything else is an error ([`unknown`]).
 
 mod unknown;
 

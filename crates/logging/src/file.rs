@@ -42,8 +42,8 @@ impl LogFile {
         if !about.is_file() || about.len() < self.bytes_max {
             return Ok(());
         }
-        // Another process may have done so, or somebody has taken the file away: then only a new one
-        // is opened, and the older lines stay.
+        // Another process may have done so, or somebody has taken the file away: then only a new
+        // one is opened, and the older lines stay.
         let is_ours = |there: fs::Metadata| (there.dev(), there.ino()) == (about.dev(), about.ino());
         if fs::metadata(&self.path).is_ok_and(is_ours) {
             fs::rename(&self.path, older(&self.path))?;

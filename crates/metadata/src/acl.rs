@@ -8,7 +8,8 @@
 //!
 //! # Format
 //!
-//! The value of `system.posix_acl_access` and `system.posix_acl_default`. Numbers are little-endian.
+//! The value of `system.posix_acl_access` and `system.posix_acl_default`. Numbers are
+//! little-endian.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
@@ -181,8 +182,8 @@ impl Acl {
         (mode, (!access.is_mode_alone()).then_some(access))
     }
 
-    /// Changes the permissions of each entry that stands for bits of a mode: from what they are, and
-    /// those bits.
+    /// Changes the permissions of each entry that stands for bits of a mode: from what they are,
+    /// and those bits.
     fn change(&mut self, to: impl Fn(u32, u32) -> u32, mode: u32) {
         let has_mask = self.has_mask();
         for entry in &mut self.entries {

@@ -81,25 +81,28 @@ settings! {
     /// What this process runs [default: all three roles]
     #[arg(value_delimiter = ',', num_args = 1)]
     roles: Vec<Role>, "TREFOIL_ROLES";
-    /// Where the monitor is reached: HOST or HOST:PORT, a name or an IP address [default: 127.0.0.1:7400]
+    /// Where the monitor is reached: HOST or HOST:PORT, a name or an IP address [default:
+    /// 127.0.0.1:7400]
     monitor_addr: HostPort, "TREFOIL_MONITOR_ADDR";
     /// Where the monitor listens; 0.0.0.0 for every address of this machine [default: monitor_addr]
     monitor_listen: HostPort, "TREFOIL_MONITOR_LISTEN";
     /// Where the metadata service listens; 0.0.0.0 needs mds_advertise [default: 127.0.0.1:7401]
     mds_listen: HostPort, "TREFOIL_MDS_LISTEN";
-    /// Where others reach the metadata service; without a port, that of mds_listen [default: mds_listen]
+    /// Where others reach the metadata service; without a port, that of mds_listen [default:
+    /// mds_listen]
     mds_advertise: HostPort, "TREFOIL_MDS_ADVERTISE";
     /// Number of the only storage daemon in this process [default: all of 0..osd_count]
     osd_id: u32, "TREFOIL_OSD_ID";
-    /// Where storage daemon 0 (or osd_id) listens; the next ones take the next ports; 0.0.0.0 needs osd_advertise
-    /// [default: 127.0.0.1:7410 + id]
+    /// Where storage daemon 0 (or osd_id) listens; the next ones take the next ports; 0.0.0.0 needs
+    /// osd_advertise [default: 127.0.0.1:7410 + id]
     osd_listen: HostPort, "TREFOIL_OSD_LISTEN";
-    /// Where others reach it, and so on as osd_listen; without a port, that of osd_listen [default: osd_listen]
+    /// Where others reach it, and so on as osd_listen; without a port, that of osd_listen [default:
+    /// osd_listen]
     osd_advertise: HostPort, "TREFOIL_OSD_ADVERTISE";
     /// Name of this machine, the failure domain [default: the host name]
     host: String, "TREFOIL_HOST";
-    /// Number of storage daemons of a new cluster, 1 to 1000: counts where the monitor runs, and where one process runs
-    /// all of them [default: 3]
+    /// Number of storage daemons of a new cluster, 1 to 1000: counts where the monitor runs, and
+    /// where one process runs all of them [default: 3]
     osd_count: u32, "TREFOIL_OSD_COUNT";
     /// Data shards of a new cluster's first pool, 1 to 16 [default: 2]
     pool_k: u8, "TREFOIL_POOL_K";

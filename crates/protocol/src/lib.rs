@@ -13,7 +13,8 @@
 //! frame's data segment. Control messages are serde enums in postcard ([`encode`], [`decode`]) in the front segment.
 //! A receiver of a control message must treat every field as untrusted.
 //!
-//! Depends on nothing of Trefoil. Start reading at [`shard::WriteRequest`] and docs/design/write-path.md.
+//! Depends on nothing of Trefoil. Start reading at [`shard::WriteRequest`] and
+//! docs/design/write-path.md.
 #![forbid(unsafe_code)]
 
 pub mod admin;

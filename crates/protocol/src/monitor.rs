@@ -106,7 +106,8 @@ pub enum MonitorRequest {
     },
     /// The metadata service says what it cannot go on with.
     MdsReport(MdsReport),
-    /// The metadata service is alive; sent every [`MDS_HEARTBEAT_INTERVAL`]. Refused to one that is not the map's.
+    /// The metadata service is alive; sent every [`MDS_HEARTBEAT_INTERVAL`]. Refused to one that is
+    /// not the map's.
     MdsHeartbeat {
         /// Where it listens, as in `MdsUp`.
         addr: SocketAddr,

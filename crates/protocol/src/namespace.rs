@@ -229,9 +229,9 @@ pub enum NamespaceOp {
         /// The answer comes when the change, and all that was answered before, is on disk, as after `Sync`.
         sync: bool,
     },
-    /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`, answer: `Opened`.
-    /// An existing name is EEXIST. A setgid directory hands down its group, and to directories the bit;
-    /// one with a default ACL hands that down.
+    /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`,
+    /// answer: `Opened`. An existing name is EEXIST. A setgid directory hands down its group, and
+    /// to directories the bit; one with a default ACL hands that down.
     Create {
         /// Directory.
         parent: Gfid,
@@ -388,9 +388,9 @@ pub enum NamespaceOp {
         /// Name.
         name: Vec<u8>,
     },
-    /// Sets one. Answer: `Attr`; EEXIST or ENODATA by mode. [`ACL_ACCESS`] changes the permission bits,
-    /// and is no attribute if it says no more than they do; EINVAL if it is not well formed. So is
-    /// [`ACL_DEFAULT`], which only directories have (EACCES).
+    /// Sets one. Answer: `Attr`; EEXIST or ENODATA by mode. [`ACL_ACCESS`] changes the permission
+    /// bits, and is no attribute if it says no more than they do; EINVAL if it is not well formed.
+    /// So is [`ACL_DEFAULT`], which only directories have (EACCES).
     SetXattr {
         /// Which.
         gfid: Gfid,

@@ -23,7 +23,8 @@ pub fn status(status: &ClusterStatus) -> String {
         row("recovery", recovery);
     }
     let (total, free) = (status.total_bytes, status.free_bytes);
-    // What else lies on the disks is not known apart: an empty cluster, too, stands on disks with something on them.
+    // What else lies on the disks is not known apart: an empty cluster, too, stands on disks with
+    // something on them.
     let rest = format!("{}{} used on these disks, other data included", bytes(used), percent(used, total));
     row("space", format!("{} free of {}; {rest}", bytes(free), bytes(total)));
     let (daemons, clients): (Vec<_>, Vec<_>) = status.clients.iter().partition(|(_, name)| is_daemon(name));

@@ -119,7 +119,8 @@ impl Cluster {
         command
     }
 
-    /// The client, for a mount in the background: it logs beside the others, and not where this machine's mounts do.
+    /// The client, for a mount in the background: it logs beside the others, and not where this
+    /// machine's mounts do.
     pub fn background_client(&self) -> Command {
         let mut command = self.command("fuse-client");
         command.env("TREFOIL_FUSE_LOG_FILE", self.dir().join("log/background.log"));

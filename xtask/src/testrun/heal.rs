@@ -114,8 +114,8 @@ fn is_counted(told: &Told) -> bool {
     told.objects > 0 && told.bytes > 0 && told.uncounted == 0
 }
 
-/// The disk of the metadata service is not mounted: an empty one in its place would show an empty tree, and deal the numbers of old
-/// files again, whose data new ones would then have.
+/// The disk of the metadata service is not mounted: an empty one in its place would show an empty
+/// tree, and deal the numbers of old files again, whose data new ones would then have.
 fn names_away(bench: &Bench, rig: &Rig) -> Outcome {
     const MDS: &str = "mds";
     bench.shell(rig.mount(), "echo precious > kept; sync kept", 30)?;

@@ -92,7 +92,8 @@ fn loses_power(bench: &Bench, rig: &Rig) -> Outcome {
     disk.lose_power(bench)?;
 
     grown.sync_all().doing(|| "a size that the mount knows still can be told again, but fsync")?;
-    // A child that runs another program closes its copies of all descriptors, and takes no error with it.
+    // A child that runs another program closes its copies of all descriptors, and takes no error
+    // with it.
     bench.run(&mut Command::new("true"), 10)?;
     is_refused("fsync of a file whose making was lost", made.sync_all(), Errno::IO)?;
     made.sync_all().doing(|| "it was said once, but fsync of the file whose making was lost")?;

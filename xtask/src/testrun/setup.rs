@@ -103,7 +103,8 @@ fn from_crates_io((name, version): (&str, &str), root: &Path, interrupt: &Interr
     }
     // Its build belongs to the cache too, and must not wait for ours.
     command.env("CARGO_TARGET_DIR", root.join("build"));
-    // Their own work is nothing beside the calls that they make: to build them faster is to be over sooner.
+    // Their own work is nothing beside the calls that they make: to build them faster is to be over
+    // sooner.
     command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
     exec::run_visible(&mut command, Duration::from_secs(900), interrupt)?;
     std::fs::write(&stamp, "").doing(|| "cannot note the version")

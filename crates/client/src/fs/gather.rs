@@ -1,8 +1,10 @@
 //! Small writes at the end of a file that are answered early, gathered to be sent as one.
 //!
-//! Contract: nothing is gathered without [`FsOptions::write_behind_bytes`](super::FsOptions::write_behind_bytes), and before the
-//! shards have room for all that it may become: a full disk is told to the writer. It is sent within a millisecond or two, when
-//! the next write does not fit, or before anybody enters the file, syncs it or closes it.
+//! Contract: nothing is gathered without
+//! [`FsOptions::write_behind_bytes`](super::FsOptions::write_behind_bytes), and before the shards
+//! have room for all that it may become: a full disk is told to the writer. It is sent within a
+//! millisecond or two, when the next write does not fit, or before anybody enters the file, syncs
+//! it or closes it.
 
 use super::inode::{InodeState, Need};
 use super::table::{Entered, Inode};
@@ -80,8 +82,8 @@ impl super::Shared {
 }
 
 impl FileSystem {
-    /// True if a write is done at once, beside others that are gathered: [`LocalFs::write`] with no sync would answer it early, too.
-    /// `pages`: it came through the kernel's pages. Never blocks.
+    /// True if a write is done at once, beside others that are gathered: [`LocalFs::write`] with no
+    /// sync would answer it early, too. `pages`: it came through the kernel's pages. Never blocks.
     pub fn gather(&self, gfid: Gfid, offset: u64, data: &[u8], pages: bool, now: Timestamp) -> bool {
         self.shared.gather(gfid, &Small { offset, data, pages, now }, self.client.moment())
     }
@@ -98,7 +100,8 @@ impl<B: Backend> LocalFs<B> {
         inode.until(|state| state.is_gathered().then_some(())).await;
     }
 
-    /// A small write was answered early: gathers those that go on behind it, if that is what its writer does.
+    /// A small write was answered early: gathers those that go on behind it, if that is what its
+    /// writer does.
     pub(super) fn gather_after(&self, inode: &Arc<Inode>, written: &Range<u64>) {
         if !inode.with(|state| state.gathers_after(written.start, written.end - written.start)) {
             return;

@@ -348,8 +348,9 @@ impl FileSystem {
         }
     }
 
-    /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for one before each write, and
-    /// for an ACL whenever somebody but its owner wants to access a file.
+    /// Is the attribute known to be missing, so that nobody has to be asked? The kernel asks for
+    /// one before each write, and for an ACL whenever somebody but its owner wants to access a
+    /// file.
     pub fn lacks_xattr(&self, gfid: Gfid, name: &[u8]) -> bool {
         let has_no_capability = |inode: Arc<table::Inode>| inode.with(|state| state.has_no_capability());
         name == protocol::namespace::SECURITY_CAPABILITY && self.shared.table.get(gfid).is_some_and(has_no_capability)

@@ -1,6 +1,7 @@
 //! Writes whose data is gathered while they wait to be sent.
 //!
-//! Contract: what is gathered has room with all shards before the first of it is answered, as any write has before it is numbered.
+//! Contract: what is gathered has room with all shards before the first of it is answered, as any
+//! write has before it is numbered.
 
 use super::delay::DELAY_MAX;
 use super::local::Local;
@@ -16,19 +17,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// What is gathered. Its calls come in this order, once each but for `poll_ends`; it is dropped at the end, or where that fails.
+/// What is gathered. Its calls come in this order, once each but for `poll_ends`; it is dropped at
+/// the end, or where that fails.
 pub trait Gathered: Send + Sync {
     /// There is room for all that it may become. False if it is not wanted any more.
     fn begins(&self) -> bool;
     /// Ready once somebody waits for it; else the task is woken then.
     fn poll_ends(&self, cx: &Context<'_>) -> Poll<()>;
-    /// Nothing is added any more. What it is, if anything, and what the writer knows of the file now.
+    /// Nothing is added any more. What it is, if anything, and what the writer knows of the file
+    /// now.
     fn take(&self) -> Option<(Bytes, WriterHint)>;
     /// What was taken is numbered and sent: whatever comes later in the session finds it.
     fn sent(&self);
 }
 
-/// Gathers a write of at most this range of an object, which begins at `base` in its file, and sends it.
+/// Gathers a write of at most this range of an object, which begins at `base` in its file, and
+/// sends it.
 pub(super) async fn write_gathered(
     local: &Rc<Local>,
     pg: &Rc<PgIo>,

@@ -210,8 +210,9 @@ impl LocalIo {
         }
     }
 
-    /// Waits for room for a write of at most this range, then gathers what it is to be, and sends that. It ends as one that is not
-    /// waited for ([`Ending::behind`]). Nothing is gathered of a range that is not one piece of one object.
+    /// Waits for room for a write of at most this range, then gathers what it is to be, and sends
+    /// that. It ends as one that is not waited for ([`Ending::behind`]). Nothing is gathered of a
+    /// range that is not one piece of one object.
     ///
     /// # Errors
     /// As [`LocalIo::write_ending`]: what was gathered is not written then.

@@ -1,9 +1,10 @@
 //! Where journals and fragment files live: the storage seam, at the level of files.
 //!
-//! Contract: a [`Medium`] holds named files in directories, a [`MediumFile`] is one of them, open; both are shared and
-//! `Send`. [`Disk`] is the real one, on which a sync means what the write protocol builds on; [`Memory`] holds everything
-//! in this process and forgets it with it. Journal, fragment store and executor are the same code over both. A [`Dir`]
-//! is a directory together with its medium.
+//! Contract: a [`Medium`] holds named files in directories, a [`MediumFile`] is one of them, open;
+//! both are shared and `Send`. [`Disk`] is the real one, on which a sync means what the write
+//! protocol builds on; [`Memory`] holds everything in this process and forgets it with it. Journal,
+//! fragment store and executor are the same code over both. A [`Dir`] is a directory together with
+//! its medium.
 
 mod files;
 mod memory;

@@ -1,6 +1,7 @@
 //! What `/proc` tells of the threads that wait for answers.
 
-/// Is this so of a thread's `/proc/<thread>/status`, or is it gone? One in another PID namespace (0) cannot be seen: it is not.
+/// Is this so of a thread's `/proc/<thread>/status`, or is it gone? One in another PID namespace
+/// (0) cannot be seen: it is not.
 pub fn is_so(thread: u32, of_status: fn(&str) -> bool) -> bool {
     if thread == 0 {
         return false;

@@ -1,9 +1,10 @@
 //! Handles of open files, and who has asked for locks through them.
 //!
 //! Contract: a handle's number is its own among all that are open, and carries how the kernel
-//! treats it (bit 0: it bypasses its pages; the rest is the [`OpenId`]). With the end of a handle go the locks of owners that
-//! asked through it last: a process has closed a descriptor by then, with which its locks went, so
-//! those that are left are of the open file description itself (F_OFD_SETLK).
+//! treats it (bit 0: it bypasses its pages; the rest is the [`OpenId`]). With the end of a handle
+//! go the locks of owners that asked through it last: a process has closed a descriptor by then,
+//! with which its locks went, so those that are left are of the open file description itself
+//! (F_OFD_SETLK).
 
 use client::fs::OpenId;
 use fuser::FileHandle;

@@ -1,10 +1,11 @@
 //! What other threads ask of a worker, until its end.
 //!
-//! Contract: what was posted is taken by the worker, or dropped: by the worker that ends, or by whoever posted it too late
-//! and finds that the worker has ended. Nothing stays in the queue, for somebody may wait for it to be run or dropped. A
-//! post and the end both exchange the flag of the [`sleep flag`](crate::sync::sleep_flag), the post between the queue and its look at
-//! whether the worker has ended, the end between saying so and its last look at the queue. So one of them sees the other.
-//! When the worker sleeps, and who wakes it, is `sleep flag`'s.
+//! Contract: what was posted is taken by the worker, or dropped: by the worker that ends, or by
+//! whoever posted it too late and finds that the worker has ended. Nothing stays in the queue, for
+//! somebody may wait for it to be run or dropped. A post and the end both exchange the flag of the
+//! [`sleep flag`](crate::sync::sleep_flag), the post between the queue and its look at whether the
+//! worker has ended, the end between saying so and its last look at the queue. So one of them sees
+//! the other. When the worker sleeps, and who wakes it, is `sleep flag`'s.
 //!
 //! Queue and flags are parameters, so that `loom` can stand in for the hardware in the tests.
 

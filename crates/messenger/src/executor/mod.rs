@@ -1,8 +1,10 @@
-//! Where code runs: workers with their tasks and timers, threads for what blocks, and what wakes them.
+//! Where code runs: workers with their tasks and timers, threads for what blocks, and what wakes
+//! them.
 //!
-//! [`runtime`] starts and stops it all, [`worker`] is the loop, [`task`] and [`timer`] are what it polls, [`mailbox`] is how
-//! other threads reach it. [`blocking`] runs jobs on I/O threads, as many as [`pool_size`] counts; [`inline_predictor`] says
-//! whether a job is so short that it had better run at once. [`worker_local`] keeps values of one worker.
+//! [`runtime`] starts and stops it all, [`worker`] is the loop, [`task`] and [`timer`] are what it
+//! polls, [`mailbox`] is how other threads reach it. [`blocking`] runs jobs on I/O threads, as many
+//! as [`pool_size`] counts; [`inline_predictor`] says whether a job is so short that it had better
+//! run at once. [`worker_local`] keeps values of one worker.
 
 pub(crate) mod blocking;
 pub(crate) mod inline_predictor;

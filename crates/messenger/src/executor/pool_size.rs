@@ -1,9 +1,10 @@
 //! How many threads the I/O pool has, and whether that is enough.
 //!
-//! Contract: jobs come, and threads begin and leave, under one lock of the caller, the *lock queue*; a job ends without it. A job
-//! that comes counts before it is queued, and until it has run, so there are never fewer threads than queued and running
-//! jobs, but for those that [`PoolSize::comes`] said must be hired. A thread leaves only if it sees, under the lock queue, that
-//! nothing is queued. So no job is left to a thread that has gone.
+//! Contract: jobs come, and threads begin and leave, under one lock of the caller, the *lock
+//! queue*; a job ends without it. A job that comes counts before it is queued, and until it has
+//! run, so there are never fewer threads than queued and running jobs, but for those that
+//! [`PoolSize::comes`] said must be hired. A thread leaves only if it sees, under the lock queue,
+//! that nothing is queued. So no job is left to a thread that has gone.
 //!
 //! The counts are parameters, so that `loom` can stand in for the hardware in the tests.
 
@@ -66,7 +67,8 @@ impl<C: Count> PoolSize<C> {
         self.threads.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A thread has waited long for work, and holds the lock queue. True: nothing is queued, and the thread has left.
+    /// A thread has waited long for work, and holds the lock queue. True: nothing is queued, and
+    /// the thread has left.
     pub(crate) fn may_leave(&self, is_queue_empty: bool) -> bool {
         if is_queue_empty {
             self.left();

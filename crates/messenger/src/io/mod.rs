@@ -1,5 +1,6 @@
-//! Sockets and memory: addresses as people write them ([`address`]), readiness ([`reactor`], [`busy_poll`]), byte streams that may carry descriptors ([`stream`]), and
-//! buffers that are used again ([`buffer`]).
+//! Sockets and memory: addresses as people write them ([`address`]), readiness ([`reactor`],
+//! [`busy_poll`]), byte streams that may carry descriptors ([`stream`]), and buffers that are used
+//! again ([`buffer`]).
 
 pub mod address;
 pub mod buffer;

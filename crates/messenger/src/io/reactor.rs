@@ -1,4 +1,5 @@
-//! What a worker's reactor watches: listeners, sockets in their handshake, attachments at connections.
+//! What a worker's reactor watches: listeners, sockets in their handshake, attachments at
+//! connections.
 //!
 //! Contract: a source is taken out of its slot while it runs, so that the code of the crate's users, called from it, may
 //! add sources and mark others for flushing. Readiness is edge-triggered: a source drains its socket, or asks to be run

@@ -1,8 +1,9 @@
 //! Where the attachments of a connection are, for whoever has something for it and holds no lock.
 //!
-//! Contract: one thread at a time moves attachments; it says where they are now, and takes the connection's
-//! [notice](crate::sync::wake_once) and looks after that, on an attachment that stays. What is sent to an attachment that goes may be lost. So
-//! whoever gave the notice before is seen by that look, and whoever gives it later finds the attachments where they are.
+//! Contract: one thread at a time moves attachments; it says where they are now, and takes the
+//! connection's [notice](crate::sync::wake_once) and looks after that, on an attachment that stays.
+//! What is sent to an attachment that goes may be lost. So whoever gave the notice before is seen
+//! by that look, and whoever gives it later finds the attachments where they are.
 //!
 //! The words are parameters, so that `loom` can stand in for the hardware in the tests.
 
@@ -57,7 +58,8 @@ impl<W: Word> AttachmentMap<W> {
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// Says which workers have attachments, in which slots, the home first, and which have none any more.
+    /// Says which workers have attachments, in which slots, the home first, and which have none any
+    /// more.
     pub(crate) fn set(&self, attachments: impl Iterator<Item = (usize, usize)>, gone: impl Iterator<Item = usize>) {
         gone.for_each(|worker| self.slots[worker].store(NO_SLOT, Ordering::Release));
         for (nth, (worker, slot)) in attachments.enumerate() {

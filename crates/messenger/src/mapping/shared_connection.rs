@@ -1,8 +1,10 @@
-//! Where a connection is kept, and the attachments of the workers that serve it: the one connection code of all mappings.
+//! Where a connection is kept, and the attachments of the workers that serve it: the one connection
+//! code of all mappings.
 //!
-//! A shared connection holds the driver of a connection under a lock, from read to dispatch, so that messages are handed over in
-//! order whichever worker reads. A worker serves a connection by a *attachment*: a slot among its sources, the socket in its
-//! epoll set, and counters of its own. A connection with one attachment never meets anyone at the lock.
+//! A shared connection holds the driver of a connection under a lock, from read to dispatch, so
+//! that messages are handed over in order whichever worker reads. A worker serves a connection by a
+//! *attachment*: a slot among its sources, the socket in its epoll set, and counters of its own. A
+//! connection with one attachment never meets anyone at the lock.
 //!
 //! Contract:
 //! * Whoever holds the lock carries out what others ordered: attachments that came, attachments that go, a socket that takes over.
@@ -165,7 +167,8 @@ impl SharedConnection {
         self.connection.handle()
     }
 
-    /// The first attachment, on its worker: an accepted socket gets its answer there before any other worker comes.
+    /// The first attachment, on its worker: an accepted socket gets its answer there before any
+    /// other worker comes.
     pub(crate) fn begin(
         self: Arc<SharedConnection>,
         worker: &Worker,
@@ -201,7 +204,8 @@ impl SharedConnection {
         worker.sources().run(worker, slot, Causes::ALL);
     }
 
-    /// Only ever called on the worker itself, which therefore cannot have got an attachment since it looked.
+    /// Only ever called on the worker itself, which therefore cannot have got an attachment since
+    /// it looked.
     fn take_place(self: &Arc<SharedConnection>, worker: &Worker, service: Rc<dyn Service>) -> usize {
         let mut changes = self.changes.lock();
         let counters = changes.counters_of(worker.index());
@@ -233,7 +237,8 @@ impl SharedConnection {
         registry.register(&mut SourceFd(&stream.as_raw_fd()), token(place.slot), stream.interest())
     }
 
-    /// Tells the epoll sets of all attachments that [`Stream::interest`] has changed. For the holder of the driver's lock.
+    /// Tells the epoll sets of all attachments that [`Stream::interest`] has changed. For the
+    /// holder of the driver's lock.
     ///
     /// # Errors
     /// What the kernel says.

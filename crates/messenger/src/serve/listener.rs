@@ -1,9 +1,10 @@
 //! Accepting: a listener, the handshake of accepted sockets, and their way to the worker that will serve them.
 //!
-//! Contract: which workers serve a connection is `placement`'s decision, asked for once the handshake has told the
-//! lane. A session that comes back goes to the shared connection that has it. Sockets that say nothing are dropped after
-//! `handshake_max`, and at most [`ListenConfig::greetings_max`] are in their handshake at once: one more takes the place
-//! of the oldest, which has said the least in the longest time.
+//! Contract: which workers serve a connection is `placement`'s decision, asked for once the
+//! handshake has told the lane. A session that comes back goes to the shared connection that has
+//! it. Sockets that say nothing are dropped after `handshake_max`, and at most
+//! [`ListenConfig::greetings_max`] are in their handshake at once: one more takes the place of the
+//! oldest, which has said the least in the longest time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -57,7 +58,8 @@ pub(crate) struct Listening {
     placement: ContentionMutex<PlacementConfig>,
     /// Counts the placements that were set, and the end of the listener; a placement task serves one of them.
     pub(crate) generation: AtomicU64,
-    /// Held while attachments are assigned, so that what an earlier placement decided is not assigned after a later one.
+    /// Held while attachments are assigned, so that what an earlier placement decided is not
+    /// assigned after a later one.
     pub(crate) placing: ContentionMutex<()>,
     assigned: AtomicU64,
 }

@@ -462,8 +462,9 @@ impl Connection {
         &self.shared.handle
     }
 
-    /// Says which workers have attachments, in which slots, the first one's to be told by default, and which have none any
-    /// more. Whoever marked an attachment that went is heard by a run of another one after this.
+    /// Says which workers have attachments, in which slots, the first one's to be told by default,
+    /// and which have none any more. Whoever marked an attachment that went is heard by a run of
+    /// another one after this.
     pub(crate) fn set_slots(&self, slots: impl Iterator<Item = (usize, usize)>, gone: impl Iterator<Item = usize>) {
         self.shared.attachment_map.set(slots, gone);
     }
@@ -481,7 +482,8 @@ impl Connection {
         self.shared.dirty.take();
     }
 
-    /// Tells a worker that there is something to do, unless one knows: this one if it has an attachment, else the home.
+    /// Tells a worker that there is something to do, unless one knows: this one if it has an
+    /// attachment, else the home.
     pub(crate) fn mark_dirty(&self, bytes: usize) {
         let here = self.shared.handle.this_worker();
         if !self.shared.dirty.give() {

@@ -1,9 +1,10 @@
 //! Drives a connection on whichever of its workers runs it: dialling, handshake, frames, keep-alive, reconnecting, closing.
 //!
-//! Contract: what a session is lies in `session`, what bytes mean in `frame` and `handshake`; this module carries
-//! between them and the socket and keeps the time. A fault of TCP or of a frame ends the TCP connection, and only what
-//! no resend could mend ends the session. The worker and other connections are never affected. A driver is in one
-//! `shared connection`, which lets in one worker at a time; what belongs to that worker comes as a [`Cx`].
+//! Contract: what a session is lies in `session`, what bytes mean in `frame` and `handshake`; this
+//! module carries between them and the socket and keeps the time. A fault of TCP or of a frame ends
+//! the TCP connection, and only what no resend could mend ends the session. The worker and other
+//! connections are never affected. A driver is in one `shared connection`, which lets in one worker
+//! at a time; what belongs to that worker comes as a [`Cx`].
 
 use std::io::Write;
 use std::net::SocketAddr;

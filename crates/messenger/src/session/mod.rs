@@ -5,7 +5,8 @@
 //! Time comes in as a parameter. Contract: messages are handed over exactly once and in order, whatever happens to the
 //! TCP connections in between; a peer that breaks the numbering is an error, not a gap.
 //!
-//! [`connection`] is what a program holds and any thread may use; [`driver`] keeps it up over sockets.
+//! [`connection`] is what a program holds and any thread may use; [`driver`] keeps it up over
+//! sockets.
 
 pub(crate) mod connection;
 pub(crate) mod driver;

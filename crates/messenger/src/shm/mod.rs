@@ -1,15 +1,19 @@
 //! Data that stays where it is: on one host a sender lends its buffers to the receiver instead of copying them through the socket.
 //!
-//! The pools of a runtime lie in an [`Arena`], memory that other processes may map. When a connection over a Unix socket is made, each
-//! end passes the other three descriptors with its first bytes: its arena, to be read only; *slots*, a word for each lease; and the end of
-//! a pipe, the *lifeline*. A frame whose data lies in the sender's arena then carries a [`RegionLease`] in place of the bytes: where they
-//! are, and a slot. The receiver uses the bytes there, however long, and clears the slot's word when the last user is done.
+//! The pools of a runtime lie in an [`Arena`], memory that other processes may map. When a
+//! connection over a Unix socket is made, each end passes the other three descriptors with its
+//! first bytes: its arena, to be read only; *slots*, a word for each lease; and the end of a pipe,
+//! the *lifeline*. A frame whose data lies in the sender's arena then carries a [`RegionLease`] in
+//! place of the bytes: where they are, and a slot. The receiver uses the bytes there, however long,
+//! and clears the slot's word when the last user is done.
 //!
-//! Contract: a sender keeps what it has lent, unchanged, until the slot is cleared, or nobody can read it any more: the lifeline
-//! closes when the receiver's process has ended or has dropped the last of the connection's leases. So a receiver that dies, or that lost the connection and
-//! still writes a journal from the bytes, is no different from one that copied them. What one connection has lent is bounded by
-//! [`REGION_BYTES_MAX`], all of them by the arena; beyond it, and for small data, bytes go through the socket as ever. While ended
-//! connections have left as much as one may lend, new ones do not lend.
+//! Contract: a sender keeps what it has lent, unchanged, until the slot is cleared, or nobody can
+//! read it any more: the lifeline closes when the receiver's process has ended or has dropped the
+//! last of the connection's leases. So a receiver that dies, or that lost the connection and still
+//! writes a journal from the bytes, is no different from one that copied them. What one connection
+//! has lent is bounded by [`REGION_BYTES_MAX`], all of them by the arena; beyond it, and for small
+//! data, bytes go through the socket as ever. While ended connections have left as much as one may
+//! lend, new ones do not lend.
 //!
 //! Each end believes the other as little as one that sends bytes: places are checked against the arena, checksums as ever, before
 //! anything is handed on. That the bytes stay the same after that is trusted; and a peer can read all buffers of this runtime, and, as

@@ -1,8 +1,9 @@
 //! Who runs a connection, without anyone waiting: the lock of the mapping `handoff`.
 //!
-//! Contract: at most one thread is inside. Whoever finds the lock queue taken leaves a mark that says why it came and goes on
-//! with other work; the holder takes all marks before it lets go and does their work. So every cause is seen by a holder
-//! that entered, or looked at the marks, after the cause was there: no edge is lost.
+//! Contract: at most one thread is inside. Whoever finds the lock queue taken leaves a mark that
+//! says why it came and goes on with other work; the holder takes all marks before it lets go and
+//! does their work. So every cause is seen by a holder that entered, or looked at the marks, after
+//! the cause was there: no edge is lost.
 //!
 //! States: free (0), held, held with marks. There are no marks without a holder. The word is a parameter, so that `loom`
 //! can stand in for the hardware in the tests.

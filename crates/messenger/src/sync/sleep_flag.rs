@@ -1,16 +1,19 @@
 //! When a worker sleeps, and who has to wake it.
 //!
-//! Contract: whoever has something for a worker puts it where the worker looks, and then calls [`SleepFlag::wake`], which says whether the worker must
-//! be woken. A worker that wants to wait calls [`SleepFlag::prepare_to_sleep`] and then looks once more. So either the worker sees what is
-//! there, or whoever put it there finds the worker asleep: nothing lies there until a timer is due, and nobody makes a system call
-//! for a worker that is awake. All three exchange the flag: the exchanges of two threads have an order, and the later one sees
-//! what the other thread did before its own.
+//! Contract: whoever has something for a worker puts it where the worker looks, and then calls
+//! [`SleepFlag::wake`], which says whether the worker must be woken. A worker that wants to wait
+//! calls [`SleepFlag::prepare_to_sleep`] and then looks once more. So either the worker sees what
+//! is there, or whoever put it there finds the worker asleep: nothing lies there until a timer is
+//! due, and nobody makes a system call for a worker that is awake. All three exchange the flag: the
+//! exchanges of two threads have an order, and the later one sees what the other thread did before
+//! its own.
 //!
 //! The flag is a parameter, so that `loom` can stand in for the hardware in the tests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The operations that this, [`crate::sync::wake_once`] and [`crate::executor::mailbox`] need of an atomic flag.
+/// The operations that this, [`crate::sync::wake_once`] and [`crate::executor::mailbox`] need of an
+/// atomic flag.
 pub(crate) trait Flag {
     fn load(&self, order: Ordering) -> bool;
     fn store(&self, value: bool, order: Ordering);

@@ -1,10 +1,12 @@
 //! Whether the other side knows already: that a task was woken, that a connection has something to do.
 //!
-//! Contract: whoever has something puts it where the other side looks, and then calls [`WakeOnce::give`], which says whether
-//! the other side must be told, by a queue. The other side, once told, calls [`WakeOnce::take`], and looks after that. So
-//! nobody is told twice of one notice, and whoever found it given is seen by the look after it. Both exchange the flag:
-//! the exchanges have an order, and the one who takes sees what was there before each of the earlier ones. A taker that
-//! only wrote the flag could look first and write after, as every CPU with a store buffer does.
+//! Contract: whoever has something puts it where the other side looks, and then calls
+//! [`WakeOnce::give`], which says whether the other side must be told, by a queue. The other side,
+//! once told, calls [`WakeOnce::take`], and looks after that. So nobody is told twice of one
+//! notice, and whoever found it given is seen by the look after it. Both exchange the flag: the
+//! exchanges have an order, and the one who takes sees what was there before each of the earlier
+//! ones. A taker that only wrote the flag could look first and write after, as every CPU with a
+//! store buffer does.
 //!
 //! The flag is a parameter, so that `loom` can stand in for the hardware in the tests.
 

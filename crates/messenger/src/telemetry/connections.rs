@@ -57,7 +57,8 @@ pub struct ConnectionStats {
     pub lane: u16,
     /// Its state.
     pub state: ConnState,
-    /// The workers that are to serve it, in the order in which they were placed. An attachment follows a moment later.
+    /// The workers that are to serve it, in the order in which they were placed. An attachment
+    /// follows a moment later.
     pub workers: Vec<usize>,
     /// One entry for every worker that serves it or did.
     pub attachments: Vec<AttachmentStats>,
@@ -141,8 +142,9 @@ pub struct ListenerStats {
     pub sessions: u64,
     /// Workers that serve a session, over all sessions.
     pub attachments: u64,
-    /// Its connections in the order in which they began. All of them, or those that carried the most bytes since they
-    /// began: at most [`CONNECTIONS_REPORTED_MAX`], with at most [`SEATS_REPORTED_MAX`] attachments.
+    /// Its connections in the order in which they began. All of them, or those that carried the
+    /// most bytes since they began: at most [`CONNECTIONS_REPORTED_MAX`], with at most
+    /// [`SEATS_REPORTED_MAX`] attachments.
     pub connections: Vec<ConnectionStats>,
 }
 

@@ -1,8 +1,8 @@
 //! ACLs in the tree: kept as extended attributes, in step with the mode, handed down to new files.
 //!
-//! Contract: at any time a file's access ACL says what its mode says ([`Acl::access_bits`]), one that
-//! says no more than the mode is not kept, and only directories have a default ACL. Each operation
-//! changes both with one commit.
+//! Contract: at any time a file's access ACL says what its mode says ([`Acl::access_bits`]), one
+//! that says no more than the mode is not kept, and only directories have a default ACL. Each
+//! operation changes both with one commit.
 
 use super::create::{MODE_BITS, SETGID};
 use super::inode::Found;

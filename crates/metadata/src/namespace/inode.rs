@@ -1,7 +1,7 @@
 //! Records of inodes and directory entries. Field order is the format: a change is a new format version.
 //!
-//! What version 4 added stands behind the inode, in variants of its own: records of older versions are
-//! read as they are, and written as they were while nothing more is known of their files.
+//! What version 4 added stands behind the inode, in variants of its own: records of older versions
+//! are read as they are, and written as they were while nothing more is known of their files.
 
 use protocol::namespace::{Attr, FileFlags, FileKind, Timestamp};
 use protocol::{Gfid, PoolId};

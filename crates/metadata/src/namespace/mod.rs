@@ -63,8 +63,8 @@ pub const FORMAT_VERSION: u32 = 4;
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
 const FORMAT_VERSION_2: u32 = 2;
-/// Since then inodes, and the answers that are kept, tell when files were made and whether they have extended attributes, and
-/// there may be ACLs.
+/// Since then inodes, and the answers that are kept, tell when files were made and whether they
+/// have extended attributes, and there may be ACLs.
 const FORMAT_VERSION_3: u32 = 3;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as many at most.
 const INODES_RESERVED: u64 = 1 << 17;

@@ -169,8 +169,8 @@ impl<S: Store> Namespace<S> {
         Ok(())
     }
 
-    /// Removes an extended attribute, and counts it off in the inode, which is to be saved. False if
-    /// there is none of this name.
+    /// Removes an extended attribute, and counts it off in the inode, which is to be saved. False
+    /// if there is none of this name.
     pub(super) fn drop_xattr(&mut self, found: &mut Found, name: &[u8]) -> OpResult<bool> {
         if !self.has_xattr(found, name)? {
             return Ok(false);

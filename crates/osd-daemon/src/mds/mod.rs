@@ -42,8 +42,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct MdsConfig {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The address told to the monitor; port 0 stands for the one that it listens on. Default: where it listens; needed
-    /// when that is 0.0.0.0.
+    /// The address told to the monitor; port 0 stands for the one that it listens on. Default:
+    /// where it listens; needed when that is 0.0.0.0.
     pub advertise: Option<SocketAddr>,
     /// Directory of its store; made if missing.
     pub dir: PathBuf,

@@ -72,8 +72,8 @@ pub struct OsdConfig {
     pub dir: PathBuf,
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The address told to the monitor; port 0 stands for the one that it listens on. Default: where it listens; needed
-    /// when that is 0.0.0.0.
+    /// The address told to the monitor; port 0 stands for the one that it listens on. Default:
+    /// where it listens; needed when that is 0.0.0.0.
     pub advertise: Option<SocketAddr>,
     /// Where the monitor listens.
     pub monitor: SocketAddr,

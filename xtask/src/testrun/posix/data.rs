@@ -47,8 +47,8 @@ fn append(dir: &Path, _: bool) -> Outcome {
     Ok(())
 }
 
-/// Several writers append four bytes at a time to one file, and one to a file of its own, which sees what it has just written: at
-/// the end there are whole words, each writer's in turn.
+/// Several writers append four bytes at a time to one file, and one to a file of its own, which
+/// sees what it has just written: at the end there are whole words, each writer's in turn.
 fn small_appends(dir: &Path, quick: bool) -> Outcome {
     let words = if quick { 400 } else { 2_000 };
     let path = dir.join("words");

@@ -1,15 +1,18 @@
-//! Small writes that go on where the last one ended, at the end of the file, are answered from here and sent together.
+//! Small writes that go on where the last one ended, at the end of the file, are answered from here
+//! and sent together.
 //!
-//! Contract: part of the pure machine. While something is gathered nobody is inside the file but writes that were answered, so
-//! nobody sees the size that it has moved before the data; whoever enters has it sent first. What was put here counts as
-//! written: it is sent, or the file has lost something.
+//! Contract: part of the pure machine. While something is gathered nobody is inside the file but
+//! writes that were answered, so nobody sees the size that it has moved before the data; whoever
+//! enters has it sent first. What was put here counts as written: it is sent, or the file has lost
+//! something.
 
 use super::{InodeState, Tail};
 use crate::objecter::WriterHint;
 use bytes::Bytes;
 use protocol::namespace::{LeaseMode, Timestamp};
 
-/// The largest write that is gathered, in bytes: what larger ones save is little beside what they cost.
+/// The largest write that is gathered, in bytes: what larger ones save is little beside what they
+/// cost.
 pub const SMALL_BYTES_MAX: u64 = 4096;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,8 +46,8 @@ pub(super) struct Gathering {
 }
 
 impl InodeState {
-    /// A write was answered early. True if the next ones shall be gathered: it went on where a small one before it ended. Then
-    /// `gathering_begins` or `gathering_over` follows.
+    /// A write was answered early. True if the next ones shall be gathered: it went on where a
+    /// small one before it ended. Then `gathering_begins` or `gathering_over` follows.
     pub fn gathers_after(&mut self, offset: u64, len: u64) -> bool {
         let end = offset + len;
         let is_small = len <= SMALL_BYTES_MAX;
@@ -86,8 +89,9 @@ impl InodeState {
         is_alone && !self.returning && self.lease() == Some(LeaseMode::Write)
     }
 
-    /// Puts a write here, if that is possible; then it is done, and may be answered. `page_bytes` as for `stale_tail`; `pages`: the
-    /// kernel has seen to capabilities. The caller has asked `permits`.
+    /// Puts a write here, if that is possible; then it is done, and may be answered. `page_bytes`
+    /// as for `stale_tail`; `pages`: the kernel has seen to capabilities. The caller has asked
+    /// `permits`.
     pub fn gather(&mut self, offset: u64, data: &[u8], now: Timestamp, page_bytes: u64, pages: bool) -> bool {
         let end = offset + data.len() as u64;
         let gathering = &self.gathering;
@@ -111,8 +115,8 @@ impl InodeState {
         true
     }
 
-    /// Whoever comes later is to find what was gathered with the shards: true once that is so. If not, it is to be sent, and the caller
-    /// waits for a change.
+    /// Whoever comes later is to find what was gathered with the shards: true once that is so. If
+    /// not, it is to be sent, and the caller waits for a change.
     pub fn is_gathered(&mut self) -> bool {
         match self.gathering.phase {
             Phase::Idle | Phase::Starting | Phase::Sent => true,
@@ -129,7 +133,8 @@ impl InodeState {
         self.gathering.phase != Phase::Open || self.exclusive_waiting > 0
     }
 
-    /// What was gathered, where it begins, and what is known of the file; nothing is put here any more. `None` if there is nothing.
+    /// What was gathered, where it begins, and what is known of the file; nothing is put here any
+    /// more. `None` if there is nothing.
     pub fn gathering_taken(&mut self) -> Option<(Bytes, WriterHint)> {
         let data = std::mem::take(&mut self.gathering.data);
         self.gathering.phase = if data.is_empty() { Phase::Sent } else { Phase::Sending };

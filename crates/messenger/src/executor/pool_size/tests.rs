@@ -22,7 +22,8 @@ impl Count for Modelled {
 
 /// A pool of one or two threads, whose jobs do nothing.
 struct Pool {
-    /// As it is due: a thread looks at the queue with the lock queue held. Else it looks first, and takes the lock queue to leave.
+    /// As it is due: a thread looks at the queue with the lock queue held. Else it looks first, and
+    /// takes the lock queue to leave.
     looks_under_the_gate: bool,
     lock_queue: Mutex<()>,
     pool_size: PoolSize<Modelled>,

@@ -1,5 +1,5 @@
-//! Interleavings of an attachment that moves and those who have something for the connection, with up to three preemptions, by
-//! `loom`; and a move that looks too early, which must be caught.
+//! Interleavings of an attachment that moves and those who have something for the connection, with
+//! up to three preemptions, by `loom`; and a move that looks too early, which must be caught.
 
 use super::*;
 use crate::sync::sleep_flag::Flag;

@@ -1,5 +1,6 @@
-//! A few workers at one lock queue in every interleaving with at most three preemptions, by `loom`: holders that stay as long
-//! as there are marks, and holders whose budget ends first; and lock queues that go wrong, which must be caught.
+//! A few workers at one lock queue in every interleaving with at most three preemptions, by `loom`:
+//! holders that stay as long as there are marks, and holders whose budget ends first; and lock
+//! queues that go wrong, which must be caught.
 
 use super::*;
 use loom::sync::Arc;
@@ -74,7 +75,8 @@ impl Default for Socket {
 }
 
 impl Socket {
-    /// Not one operation: the lock queue alone keeps another thread out, and makes this one see what it did.
+    /// Not one operation: the lock queue alone keeps another thread out, and makes this one see
+    /// what it did.
     fn read_all(&self) {
         let read = self.read.load(Ordering::Relaxed) | self.arrived.load(Ordering::Acquire);
         self.read.store(read, Ordering::Relaxed);
