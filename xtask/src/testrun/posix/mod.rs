@@ -175,7 +175,7 @@ fn run_checks<'a>(bench: &Bench, rig: &Rig, report: &mut Report, checks: impl It
     for (name, seconds, _) in checks.filter(|c| report_wants(report, c.0)).collect::<Vec<_>>() {
         report.case("posix", name, || {
             let area = rig.area(bench, &format!("posix-{name}"))?;
-            let mut command = bench.xtask(&["check", name]);
+            let mut command = bench.xtask(&["posix-check", name]);
             command.arg(&area).args(bench.quick.then_some("--quick"));
             bench.run(&mut command, *seconds)?;
             // Removal is part of the check: everything in it must be removable.
