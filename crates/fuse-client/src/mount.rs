@@ -57,7 +57,7 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         times_follow: settings.times_follow,
         write_behind_bytes: settings.write_behind_bytes,
         flush_behind: settings.flush_behind,
-        groups_of: crate::convert::groups_of,
+        identity_of: crate::convert::identity_of,
         page_bytes: rustix::param::page_size() as u64,
         ..FsOptions::default()
     };
