@@ -197,6 +197,18 @@ fn every_rule_of_the_protocol_is_told() {
     assert_eq!(page.matches("\n| `").count(), rules.len(), "docs/design/rules.md has rules that are not in the code");
 }
 
+#[test]
+fn every_code_of_health_is_told() {
+    let code = read(&root().join("crates/protocol/src/health.rs"));
+    let (_, list) = code.split_once("health_codes! {\n").expect("the list of codes");
+    let words = list.lines().filter_map(|line| line.split_once(" = \"")?.1.split_once("\":"));
+    let words: BTreeSet<&str> = words.map(|(word, _)| word).collect();
+    assert!(words.len() > 15, "only {} codes were found", words.len());
+    let page = read(&root().join("docs/use/health.md"));
+    let told: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(told, words, "sections of docs/use/health.md, and codes");
+}
+
 /// Words in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)

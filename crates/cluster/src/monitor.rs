@@ -15,6 +15,7 @@
 //! Placement already answers where they would go.
 
 mod create;
+mod health;
 mod pg;
 mod progress;
 mod resolve;
@@ -102,6 +103,7 @@ struct Liveness {
     sessions: BTreeMap<SessionId, Duration>,
     reports: BTreeMap<OsdId, OsdReport>,
     progress: Progress,
+    watch: health::Watch,
     /// OSDs that were down at the start, until they boot or `wait_until` passes.
     awaited: BTreeSet<OsdId>,
     wait_until: Duration,
@@ -216,6 +218,7 @@ impl Monitor {
         }
         self.commit();
         self.drop_resolved();
+        self.watch_health(now);
     }
 
     /// The questions to ask OSDs now. Every one must be answered, or given up, with [`Monitor::resolve_answer`].

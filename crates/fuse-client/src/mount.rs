@@ -62,7 +62,10 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         ..FsOptions::default()
     };
     let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;
-    let http = settings.http_listen.map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()])).transpose();
+    let http = settings
+        .http_listen
+        .map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()], String::new))
+        .transpose();
     let served = http.map_err(MountError::from).and_then(|http| {
         let served = serve(settings, &dir, &fs, jobs);
         drop(http);

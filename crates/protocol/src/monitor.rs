@@ -2,6 +2,7 @@
 //!
 //! Contract: the map itself is opaque here (`map: Vec<u8>`, encoded by the crate `cluster`).
 
+use crate::health::HealthCheck;
 use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardSet};
 use crate::scrub::ScrubReport;
 use serde::{Deserialize, Serialize};
@@ -381,8 +382,8 @@ pub struct ClusterStatus {
     pub epoch: Epoch,
     /// Overall.
     pub health: Health,
-    /// Reasons, in words.
-    pub messages: Vec<String>,
+    /// What is amiss, the worst first.
+    pub checks: Vec<HealthCheck>,
     /// Storage daemons.
     pub osds: Vec<OsdStatus>,
     /// Pools.
@@ -401,6 +402,13 @@ pub struct ClusterStatus {
     pub total_bytes: u64,
     /// User bytes that still fit.
     pub free_bytes: u64,
+}
+
+impl ClusterStatus {
+    /// What is amiss, line by line, the worst first.
+    pub fn messages(&self) -> impl Iterator<Item = &str> {
+        self.checks.iter().flat_map(HealthCheck::lines).map(String::as_str)
+    }
 }
 
 /// An OSD in the status.

@@ -139,12 +139,20 @@ fn dead_mds(bench: &Bench, rig: &Rig) -> Outcome {
     let well = health("health")?;
     ensure!(well.ok() && well.stdout.starts_with("ok"), "before: {}{}", well.stdout, well.stderr);
     rig.cluster.kill("mds")?;
-    let seen = rig.wait_for(bench, "health is down", 60, || Ok(health("health --quiet")?.status.code() == Some(7)));
+    let seen = rig.wait_for(bench, "health is down", 60, || Ok(health("health --quiet")?.status.code() == Some(2)));
     let told = health("health")?;
+    let detail = health("health detail")?;
+    let json = health("health --json")?;
     rig.cluster.start("mds", &bench.interrupt)?;
     seen?;
     let address = rig.cluster.layout().mds.to_string();
     ensure!(told.stdout.contains(&address) && told.stdout.contains("is silent for"), "it says: {}", told.stdout);
+    ensure!(told.stdout.contains("MDS_ALL_DOWN: "), "it says: {}", told.stdout);
+    for words in ["MDS_ALL_DOWN (down, for ", "To do: "] {
+        ensure!(detail.stdout.contains(words), "no {words:?} in: {}", detail.stdout);
+    }
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).doing(|| "health --json is no JSON")?;
+    ensure!(json["health"] == "down" && json["checks"][0]["code"] == "MDS_ALL_DOWN", "it says: {json}");
     rig.wait_for(bench, "health is ok again", 60, || Ok(health("health")?.ok()))
 }
 
