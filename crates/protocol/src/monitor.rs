@@ -115,6 +115,11 @@ pub enum MonitorRequest {
         /// The id of its namespace, as in `MdsUp`.
         namespace: u128,
     },
+    /// What happened after the event of this number; 0: all that the monitor still knows.
+    Events {
+        /// The number.
+        after: u64,
+    },
 }
 
 /// How the name of a session begins that a daemon opens for its own work. It is for the operator's
@@ -159,6 +164,21 @@ pub enum MonitorReply {
     Refused(String),
     /// The session is dead.
     Fenced,
+    /// Events, oldest first.
+    Events(Vec<ClusterEvent>),
+}
+
+/// Something that happened, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterEvent {
+    /// Counts from 1 in each run of the monitor.
+    pub number: u64,
+    /// How long ago, in seconds.
+    pub age_secs: u64,
+    /// How bad; `Ok` also for the end of something.
+    pub severity: Health,
+    /// In a line.
+    pub what: String,
 }
 
 /// A version of the map.

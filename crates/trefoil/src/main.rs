@@ -1,6 +1,7 @@
 //! The operator's command: how is the cluster, and what is in it.
 //!
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
+//! * [`events`]: what happened of late.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
 //! * [`object`]: named objects, to and from files and pipes.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
@@ -15,6 +16,7 @@
 mod config;
 mod confirm;
 mod error;
+mod events;
 mod history;
 mod locks;
 mod monitor;
@@ -71,6 +73,8 @@ enum Command {
         #[arg(long, conflicts_with = "detail")]
         json: bool,
     },
+    /// What happened of late: OSDs that came and went, clients, health
+    Events(events::EventsArgs),
     /// Named objects
     #[command(subcommand)]
     Object(object::ObjectCommand),
@@ -194,6 +198,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Health { json: true, .. } => health(&cluster, Told::Json),
         Command::Health { detail: Some(_), .. } => health(&cluster, Told::Detail),
         Command::Health { .. } => health(&cluster, Told::Summary),
+        Command::Events(args) => events::run(&cluster, &args),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
         Command::Osd(OsdCommand::Replace { osd, yes }) => replace(&cluster, osd, yes),
         Command::Locks(args) => locks::run(&cluster, &args),

@@ -99,7 +99,7 @@ fn recovery(status: &RecoveryStatus) -> Option<String> {
 }
 
 /// "45 s", "12 min", "3 h 20 min".
-fn period(seconds: u64) -> String {
+pub fn period(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds.div_ceil(60)),

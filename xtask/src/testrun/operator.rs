@@ -128,7 +128,13 @@ fn status(bench: &Bench, rig: &Rig) -> Outcome {
     });
     rig.cluster.start("osd-2", &bench.interrupt)?;
     seen?;
-    rig.wait_clean(bench, 60)
+    rig.wait_clean(bench, 60)?;
+    let tells = |words: &str| Ok(trefoil(bench, rig, "trefoil events", 15)?.stdout.contains(words));
+    for words in ["osd.2 sends no heartbeats", "osd.2 started on", "OSD_DOWN: osd.2", "opened: fuse-client"] {
+        ensure!(tells(words)?, "`{words}` is not in:\n{}", trefoil(bench, rig, "trefoil events", 15)?.stdout);
+    }
+    // What is amiss is looked at once in a second.
+    rig.wait_for(bench, "the end of OSD_DOWN to be told", 30, || tells("OSD_DOWN is over"))
 }
 
 fn dead_mds(bench: &Bench, rig: &Rig) -> Outcome {

@@ -8,6 +8,7 @@ use crate::map::Osd;
 use protocol::health::{DETAIL_LINES_MAX, HealthCheck, HealthCode};
 use protocol::monitor::{Fullness, Health, MdsReport, ObjectStore, OsdReport, PathCut, PgCondition};
 use protocol::{OsdId, ShardSet};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -21,14 +22,23 @@ const MDS_GRACE_MIN: Duration = Duration::from_secs(5);
 const REASON_CHARS_MAX: usize = 200;
 /// An OSD whose longest sync of late took so many milliseconds is told of.
 const SLOW_SYNC_MS: u64 = 1000;
-/// How often is looked at what is amiss: with tens of thousands of PGs it takes milliseconds.
+/// How often is looked at what is amiss while the map stays: with tens of thousands of PGs it takes
+/// milliseconds.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// When each code was first seen, of those that are amiss.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    looked: Duration,
+    /// When that was last looked at; `None` if the map has changed since.
+    looked: Option<Duration>,
     since: BTreeMap<HealthCode, Duration>,
+}
+
+impl Watch {
+    /// The map has changed.
+    pub fn look_again(&mut self) {
+        self.looked = None;
+    }
 }
 
 impl Monitor {
@@ -46,15 +56,23 @@ impl Monitor {
 
     /// Remembers since when something has been amiss.
     pub(super) fn watch_health(&mut self, now: Duration) {
-        if now < self.live.watch.looked + WATCH_EVERY {
+        if self.live.watch.looked.is_some_and(|at| now < at + WATCH_EVERY) {
             return;
         }
-        self.live.watch.looked = now;
-        let found: BTreeSet<HealthCode> = self.checks(&self.pg_conditions()).iter().map(|check| check.code).collect();
-        let since = &mut self.live.watch.since;
-        since.retain(|code, _| found.contains(code));
-        for code in found {
-            since.entry(code).or_insert(now);
+        self.live.watch.looked = Some(now);
+        let found = self.checks(&self.pg_conditions());
+        let live = &mut self.live;
+        let ended: Vec<HealthCode> =
+            (live.watch.since.keys()).filter(|code| found.iter().all(|check| check.code != **code)).copied().collect();
+        for code in ended {
+            live.watch.since.remove(&code);
+            live.events.add(now, Health::Ok, &format!("{code} is over"));
+        }
+        for check in found {
+            if let Entry::Vacant(new) = live.watch.since.entry(check.code) {
+                new.insert(now);
+                live.events.add(now, check.severity, &format!("{}: {}", check.code, check.summary));
+            }
         }
     }
 
