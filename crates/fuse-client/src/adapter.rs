@@ -9,6 +9,7 @@ mod content;
 mod flags;
 mod handles;
 mod interrupts;
+mod late;
 mod locks;
 mod names;
 mod times;
@@ -25,6 +26,7 @@ use fuser::{
 };
 use handles::{Handles, open_id};
 use interrupts::Interrupts;
+use late::LateReads;
 use messenger::{Began, History};
 use protocol::Gfid;
 use protocol::namespace::Attr;
@@ -81,6 +83,7 @@ pub struct Adapter {
     acls: bool,
     interrupts: Arc<Interrupts>,
     handles: Handles,
+    late: Arc<LateReads>,
 }
 
 /// Makes answers for the kernel: attributes where nobody is to be asked how much the file takes on disk, and how long it
@@ -120,7 +123,8 @@ impl Adapter {
         let handle = fs.client().handle().clone();
         let (times, history) = (RequestTimes::new(handle.operations()), handle.history().clone());
         let (interrupts, handles) = (Interrupts::new(&handle), Handles::new(handle.locks()));
-        Self { fs, options, times, history, interrupts, handles, direct_mmap: false, acls: false }
+        let late = Arc::new(LateReads::new(handle.locks()));
+        Self { fs, options, times, history, interrupts, handles, late, direct_mmap: false, acls: false }
     }
 
     fn shape(&self) -> Shape {

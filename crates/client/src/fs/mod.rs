@@ -364,7 +364,7 @@ impl FileSystem {
     }
 
     /// Makes everything written through this mount stable and known to the service. Blocks, for the session's timeout
-    /// and 5 s at most; not on a worker.
+    /// and half a second at most; not on a worker.
     ///
     /// # Errors
     /// The first that was met; [`ClientError::TimedOut`] if the cluster does not answer.
@@ -464,8 +464,8 @@ impl FileSystem {
     }
 }
 
-/// Beyond the timeout of each call: an operation may consist of several, and says why it failed if one times out.
-const DEADLINE_SLACK: Duration = Duration::from_secs(5);
+/// Beyond the timeout, which each wait of an operation has, and all of it together: one that times out says why.
+const DEADLINE_SLACK: Duration = Duration::from_millis(500);
 
 /// The file system on one worker: the operations.
 pub struct LocalFs<B: Backend = Cluster> {

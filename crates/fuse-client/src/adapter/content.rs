@@ -16,6 +16,8 @@ use protocol::namespace::Attr;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes of one copy_file_range request: far from its deadline on a slow cluster. Callers go on where it ends.
 const COPY_BYTES_MAX: u64 = 16 << 20;
@@ -174,7 +176,12 @@ impl Adapter {
         reply: ReplyData,
     ) {
         let caller = caller(req);
-        let pages = (!is_direct(handle, flags)).then(|| offset..offset.saturating_add(size.into()));
+        let range = offset..offset.saturating_add(size.into());
+        if self.late.cover(file, &range, Instant::now()) {
+            return reply.error(Errno::EIO);
+        }
+        let pages = (!is_direct(handle, flags)).then(|| range.clone());
+        let late = Arc::clone(&self.late);
         self.run(
             req,
             RequestKind::Read,
@@ -185,7 +192,13 @@ impl Adapter {
                     fs.pages_filled(file, pages.end);
                     fs.pages_locked(file, pages)
                 });
-                fs.read(file, offset, size as usize, caller).await
+                let reading = late.reading(file, range);
+                let read = fs.read(file, offset, size as usize, caller).await;
+                match &read {
+                    Err(ClientError::TimedOut(_)) => drop(reading),
+                    _ => reading.answered(),
+                }
+                read
             },
             |reply, data| reply.data(&data),
         );
