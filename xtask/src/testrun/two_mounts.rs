@@ -41,13 +41,16 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 13] = [
+        let tests: [PairTest; 14] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| pair.check(bench, rig, "data", 60)),
             ("names and attributes are seen at once", |bench, rig, pair| pair.check(bench, rig, "names", 60)),
             ("ACLs count at once", |bench, rig, pair| pair.check(bench, rig, "acls", 60)),
             ("open and mapped files follow", |bench, rig, pair| pair.check(bench, rig, "descriptors", 60)),
             ("stores through mappings follow, and none lies behind the end", |bench, rig, pair| {
                 super::posix::mappings(bench, rig, Some(&pair.point))
+            }),
+            ("positions in directories hold over both", |bench, rig, pair| {
+                super::posix::cookies(bench, rig, Some(&pair.point))
             }),
             ("handles stay good, and directories that are removed are empty", handles),
             ("appends of both interleave whole", |bench, rig, pair| pair.check(bench, rig, "appends", 60)),

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MAPPINGS: &str = include_str!("../mappings.py");
@@ -26,6 +26,8 @@ const MAPPINGS_SECONDS: u64 = 120;
 const SET_IDS: &str = include_str!("set_ids.py");
 /// Some hundred cases, each with a process of its own.
 const SET_IDS_SECONDS: u64 = 240;
+const COOKIES: &str = concat!(include_str!("../expect.py"), include_str!("../cookies.py"));
+const COOKIES_SECONDS: u64 = 240;
 const IDMAP: &str = concat!(include_str!("../expect.py"), include_str!("../idmap.py"));
 const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
 const OVERLAY_SECONDS: u64 = 120;
@@ -74,6 +76,9 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     if report_wants(report, "upper_layer_of_overlayfs") {
         report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
     }
+    if report_wants(report, "directory_positions") {
+        report.case("posix", "directory_positions", || cookies(bench, rig, None))?;
+    }
     if report_wants(report, "idmapped_mounts") {
         report.case("posix", "idmapped_mounts", || as_locally(bench, rig, "idmap", IDMAP, IDMAP_SECONDS))?;
     }
@@ -87,6 +92,26 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
         report.case("posix", "acls", || acls(bench, rig))?;
     }
     Ok(())
+}
+
+/// Positions in directories stay right: see `cookies.py`.
+///
+/// # Errors
+/// What is not so.
+pub fn cookies(bench: &Bench, rig: &Rig, other: Option<&Path>) -> Outcome {
+    let area = rig.area(bench, "cookies")?;
+    let (script, saved) = (rig.scratch("program")?.join("cookies.py"), rig.scratch("cookies")?.join("saved"));
+    std::fs::write(&script, COOKIES).doing(|| "cannot write the script")?;
+    let run = |args: &[&Path]| bench.run(Command::new("python3").arg(&script).args(args), COOKIES_SECONDS).map(drop);
+    let both: Vec<PathBuf> = [area.clone()].into_iter().chain(other.map(|mount| mount.join("cookies"))).collect();
+    run(&both.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    if other.is_some() {
+        return Ok(());
+    }
+    let kept = area.join("kept");
+    run(&[Path::new("--save"), &saved, &kept])?;
+    rig.remount(bench)?;
+    run(&[Path::new("--check"), &saved, &kept])
 }
 
 /// What chattr(1) forbids is refused as on the local file system of the build directory.
