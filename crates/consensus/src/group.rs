@@ -332,6 +332,7 @@ impl Group {
                 self.outputs.push(Output::Persist(Persist { number, group, snapshot, append, hard }));
             }
             Event::Restored(index, data) => self.outputs.push(Output::Restored { group, index, data }),
+            Event::SnapshotWanted => self.outputs.push(Output::SnapshotWanted { group }),
             Event::Committed(entries) => self.outputs.push(Output::Committed { group, entries }),
             Event::Round(number, index) => {
                 let Some(round) = self.round.take_if(|round| round.number == number) else { return };

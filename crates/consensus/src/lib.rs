@@ -49,9 +49,11 @@ mod host;
 mod memlog;
 mod node;
 mod quiet;
+pub mod record;
 mod types;
 
 pub use frame::{Body, Frame, FrameError};
+pub use record::{Record, Replay};
 pub use host::{AskError, Config, Host, LEASE, OpenError, Status, TICK};
 pub use types::{
     Change, ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, INCARNATION_MAX, INDEX_MAX, Index, NodeId, Outcome,

@@ -4,6 +4,7 @@
 //! needs this, and keeps count itself of what is on the disk.
 
 use crate::types::{Entry, HardState, Index, Snapshot, Term};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// The newest snapshot, and the entries behind it.
@@ -13,11 +14,13 @@ pub(crate) struct MemLog {
     /// Only what a start found: the library keeps its own.
     pub hard: HardState,
     entries: VecDeque<Entry>,
+    /// Somebody needs a newer snapshot than there is: one that names him.
+    pub is_snapshot_wanted: Cell<bool>,
 }
 
 impl MemLog {
     pub fn new(snapshot: Option<Snapshot>, hard: HardState, entries: Vec<Entry>) -> Self {
-        Self { snapshot, hard, entries: entries.into() }
+        Self { snapshot, hard, entries: entries.into(), is_snapshot_wanted: Cell::default() }
     }
 
     /// The entry before the first one, and its term.

@@ -56,6 +56,7 @@ pub(crate) enum Event {
     Write(u64, Write),
     Restored(Index, Bytes),
     Committed(Vec<Entry>),
+    SnapshotWanted,
     /// An answered round, and the index that was committed when it began.
     Round(u64, Index),
 }
@@ -419,6 +420,9 @@ impl Node {
                 break;
             }
         }
+        if self.log().is_snapshot_wanted.take() && !self.is_cutting {
+            self.events.push(Event::SnapshotWanted);
+        }
         self.set_timeout();
     }
 
@@ -758,10 +762,15 @@ impl raft::Storage for MemLog {
         Ok(self.last())
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<pb::Snapshot> {
-        match &self.snapshot {
+    /// A replica takes over only a snapshot that names it.
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<pb::Snapshot> {
+        let names = |snapshot: &&Snapshot| snapshot.voters.all().any(|id| id.raw() == to);
+        match self.snapshot.as_ref().filter(names) {
             Some(snapshot) if snapshot.index >= request_index => Ok(to_snapshot(snapshot)),
-            _ => Err(StorageError::SnapshotTemporarilyUnavailable.into()),
+            _ => {
+                self.is_snapshot_wanted.set(true);
+                Err(StorageError::SnapshotTemporarilyUnavailable.into())
+            }
         }
     }
 }

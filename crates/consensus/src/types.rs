@@ -358,6 +358,12 @@ pub enum Output {
         /// What the leader's application made.
         data: Bytes,
     },
+    /// Another replica needs a snapshot that is newer than the last: call
+    /// [`crate::Host::snapshot`] soon. It is asked for again until that is done.
+    SnapshotWanted {
+        /// Whose.
+        group: GroupId,
+    },
     /// Rule: CommitPublish - these entries are committed and on this replica's disk; only what comes
     /// out here may be told to anybody. In the order of the log, each once in the life of a host.
     Committed {
