@@ -328,8 +328,8 @@ impl Group {
                 }
             }
             Event::Write(number, write) => {
-                let crate::node::Write { snapshot, append, hard } = write;
-                self.outputs.push(Output::Persist(Persist { number, group, snapshot, append, hard }));
+                let crate::node::Write { snapshot, restarts, append, hard } = write;
+                self.outputs.push(Output::Persist(Persist { number, group, snapshot, restarts, append, hard }));
             }
             Event::Restored(index, data) => self.outputs.push(Output::Restored { group, index, data }),
             Event::SnapshotWanted => self.outputs.push(Output::SnapshotWanted { group }),

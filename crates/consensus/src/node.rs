@@ -38,6 +38,8 @@ const TRANSFER: &[u8] = b"CampaignTransfer";
 #[derive(Debug, Default)]
 pub(crate) struct Write {
     pub snapshot: Option<Snapshot>,
+    /// Is it the leader's?
+    pub restarts: bool,
     pub append: Vec<Entry>,
     pub hard: Option<HardState>,
 }
@@ -447,7 +449,8 @@ impl Node {
         let frames: Vec<_> = ready.take_persisted_messages().iter().filter_map(|m| self.to_frame(m)).collect();
         let number = ready.number();
         self.raw.advance_append_async(ready);
-        self.hold(number, Write { snapshot, append, hard }, frames);
+        let restarts = snapshot.is_some();
+        self.hold(number, Write { snapshot, restarts, append, hard }, frames);
     }
 
     /// Rule: HardSync - what the library wants sent only behind its promises waits for them here.

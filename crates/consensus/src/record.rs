@@ -1,15 +1,16 @@
 //! What a process's log on the disk is made of, and what a start makes of it.
 //!
 //! Contract: pure. One log serves all groups; a record belongs to one. Records are never changed: an
-//! entry voids all of its group from its index on, a cut says what may go. [`Replay`] takes the
-//! records in the order in which they were written, from any point on: what is missing before that
-//! point was cut.
+//! entry voids all of its group from its index on, a cut says what may go, a restart voids all.
+//! [`Replay`] takes the records in the order in which they were written. Those before any point may be
+//! missing, if for each group a cut or restart behind that point, which is synced, covers its entries
+//! among them, and its promises were written again behind that point.
 //!
 //! | kind | front | data |
 //! |---|---|---|
 //! | 1: data, 2: voters | group (2), index (8), term (8) | the entry's |
 //! | 3: promises | group (2), term (8), vote (8; 0: none), commit (8) | |
-//! | 4: cut | group (2), index (8), term (8) | |
+//! | 4: cut, 5: restart | group (2), index (8), term (8) | |
 
 use crate::types::{Entry, EntryKind, GroupId, HardState, INDEX_MAX, Index, Persist, Recovered, ReplicaId, Snapshot};
 use crate::types::{TERM_MAX, Term};
@@ -23,8 +24,10 @@ pub enum Record {
     Entry(GroupId, Entry),
     /// Its promises, in the place of all earlier ones.
     Hard(GroupId, HardState),
-    /// A snapshot up to this entry, of that term, is on the disk.
+    /// A snapshot up to this entry, of that term, is on the disk: what is behind it goes on.
     Cut(GroupId, Index, Term),
+    /// The same of a leader's snapshot: nothing is behind it.
+    Restart(GroupId, Index, Term),
 }
 
 impl Record {
@@ -37,7 +40,9 @@ impl Record {
 
     /// The record of [`crate::Step::Cut`].
     pub fn of_cut(persist: &Persist) -> Option<Record> {
-        persist.snapshot.as_ref().map(|snapshot| Record::Cut(persist.group, snapshot.index, snapshot.term))
+        let snapshot = persist.snapshot.as_ref()?;
+        let (group, index, term) = (persist.group, snapshot.index, snapshot.term);
+        Some(if persist.restarts { Record::Restart(group, index, term) } else { Record::Cut(group, index, term) })
     }
 
     /// Its kind, its front and its data.
@@ -60,6 +65,10 @@ impl Record {
                 put(group, &[*index, *term]);
                 (4, Bytes::new())
             }
+            Record::Restart(group, index, term) => {
+                put(group, &[*index, *term]);
+                (5, Bytes::new())
+            }
         };
         (kind, front.freeze(), data)
     }
@@ -80,6 +89,7 @@ impl Record {
                 Record::Hard(group, HardState { term, vote, commit })
             }
             4 if data.is_empty() => Record::Cut(group, number(INDEX_MAX)?, number(TERM_MAX)?),
+            5 if data.is_empty() => Record::Restart(group, number(INDEX_MAX)?, number(TERM_MAX)?),
             _ => return None,
         };
         front.is_empty().then_some(record)
@@ -107,6 +117,7 @@ impl Replay {
                 entries.push(entry);
             }
             Record::Hard(group, hard) => self.0.entry(group).or_default().hard = hard,
+            Record::Restart(group, ..) => self.0.entry(group).or_default().entries.clear(),
             Record::Cut(group, index, term) => cut(&mut self.0.entry(group).or_default().entries, index, term),
         }
     }

@@ -35,7 +35,7 @@ impl fmt::Display for NodeId {
 
 /// One log of promises: a node, and which of its logs. Rule: NewIdentity - a node that lost its log,
 /// or a part of it that was synced, returns under an incarnation that it never had before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(u64);
 
 /// Bits of a [`ReplicaId`] that hold the incarnation.
@@ -76,6 +76,12 @@ impl ReplicaId {
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.node(), self.incarnation())
+    }
+}
+
+impl fmt::Debug for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -301,6 +307,8 @@ pub struct Persist {
     pub group: GroupId,
     /// In the place of everything up to its index.
     pub snapshot: Option<Snapshot>,
+    /// Is it the leader's, and voids everything behind its index, too?
+    pub restarts: bool,
     /// They void everything that the log holds from the first one's index on.
     pub append: Vec<Entry>,
     /// The promises.

@@ -59,8 +59,8 @@ pub fn search(rules: Rules, focus: Focus, seed: u64) -> (Focus, Run) {
 
 /// Looks for an invariant of replicated logs that breaks under these rules.
 pub fn search_quorum(rules: Rules, seed: u64) -> quorum::Run {
-    let run = quorum::walk(rules, seed..seed + WALKS, |_| true);
-    if run.found.is_some() { run } else { quorum::walk(rules, 1..WALKS_MAX, |_| true) }
+    let run = quorum::walk(rules, seed..seed + WALKS, true, |_| true);
+    if run.found.is_some() { run } else { quorum::walk(rules, 1..WALKS_MAX, true, |_| true) }
 }
 
 /// Looks for a history that breaks an invariant without both of two rules, and does not with either one of them.

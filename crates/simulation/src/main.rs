@@ -104,14 +104,14 @@ fn one(cli: &Cli) -> Result<bool, String> {
 }
 
 /// Lines of a story that are shown: the last.
-const STORY_LINES: usize = 60;
+const STORY_LINES: usize = 100;
 
 /// Walks of replicated logs.
 fn one_quorum(cli: &Cli) -> Result<bool, String> {
     let rules = without(&named(cli.off.as_deref())?)?;
     let until = Instant::now() + Duration::from_secs(cli.seconds);
     let seeds = cli.seed..cli.seed.saturating_add(cli.seeds.unwrap_or(u64::MAX));
-    let run = quorum::walk(rules, seeds, |_| cli.seeds.is_some() || Instant::now() < until);
+    let run = quorum::walk(rules, seeds, false, |_| cli.seeds.is_some() || Instant::now() < until);
     for (what, n) in &run.covered {
         println!("{n:10} {what}");
     }
@@ -213,7 +213,7 @@ fn find(cli: &Cli, seconds: u64) -> Result<bool, String> {
     for &rule in Rule::ALL.iter().filter(|rule| only.is_empty() || only.contains(rule)) {
         if let Canary::Quorum(_) = canary(rule) {
             let until = Instant::now() + Duration::from_secs(seconds);
-            show_quorum(rule, 1, &quorum::walk(without(&[rule])?, 1..u64::MAX, |_| Instant::now() < until));
+            show_quorum(rule, 1, &quorum::walk(without(&[rule])?, 1..u64::MAX, true, |_| Instant::now() < until));
             continue;
         }
         let (walks, found) = match canary(rule) {

@@ -49,12 +49,21 @@ impl Disk {
 
     /// The oldest records go, as long as nobody needs them.
     pub fn trim(&mut self) {
+        let mut cuts = BTreeMap::new();
+        for record in &self.log[..self.synced] {
+            if let Record::Cut(group, index, _) | Record::Restart(group, index, _) = record {
+                cuts.insert(*group, *index);
+            }
+        }
+        let is_cut = |group: &GroupId, index: u64| cuts.get(group).is_some_and(|cut| index <= *cut);
         let is_old = |(at, record): (usize, &Record)| match record {
-            Record::Entry(group, entry) => self.snapshots.get(group).is_some_and(|s| entry.index <= s.index),
-            Record::Cut(group, index, _) => self.snapshots.get(group).is_some_and(|s| *index <= s.index),
+            Record::Entry(group, entry) => is_cut(group, entry.index),
             Record::Hard(group, _) => {
                 let later = self.log.get(at + 1..self.synced).unwrap_or_default();
                 later.iter().any(|record| matches!(record, Record::Hard(other, _) if other == group))
+            }
+            Record::Cut(group, index, _) | Record::Restart(group, index, _) => {
+                cuts.get(group).is_some_and(|cut| index < cut)
             }
         };
         let count = self.log.iter().take(self.synced).enumerate().take_while(|pair| is_old(*pair)).count();

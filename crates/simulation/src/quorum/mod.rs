@@ -112,8 +112,9 @@ pub struct Run {
     pub found: Option<Found>,
 }
 
-/// Walks with these seeds, as long as `goes_on` says so, up to the first that breaks something.
-pub fn walk(rules: Rules, seeds: Range<u64>, mut goes_on: impl FnMut(u64) -> bool) -> Run {
+/// Walks with these seeds, as long as `goes_on` says so, up to the first that breaks something. For a
+/// canary, that one does not come to rest counts only if nothing else is found.
+pub fn walk(rules: Rules, seeds: Range<u64>, for_canary: bool, mut goes_on: impl FnMut(u64) -> bool) -> Run {
     let mut run = Run::default();
     for seed in seeds {
         if !goes_on(run.walks) {
@@ -121,10 +122,16 @@ pub fn walk(rules: Rules, seeds: Range<u64>, mut goes_on: impl FnMut(u64) -> boo
         }
         run.walks += 1;
         if let Err(what) = one(rules, seed, &mut run.covered, None) {
+            let is_stuck = what.starts_with("progress");
+            if is_stuck && run.found.is_some() {
+                continue;
+            }
             let mut story = Vec::new();
             let _ = one(rules, seed, &mut BTreeMap::new(), Some(&mut story));
             run.found = Some(Found { what, seed, story });
-            break;
+            if !(is_stuck && for_canary) {
+                break;
+            }
         }
     }
     run
@@ -229,8 +236,7 @@ impl Walk {
             958..975 => self.mend(),
             _ => {
                 let fault = self.faults[self.world.random.usize(0..self.faults.len())];
-                self.fault(fault);
-                Ok(())
+                self.fault(fault)
             }
         }
     }
@@ -273,7 +279,7 @@ impl Walk {
         }
     }
 
-    fn fault(&mut self, fault: Fault) {
+    fn fault(&mut self, fault: Fault) -> Check {
         let (node, other) = (self.some_node(), self.some_node());
         let now = self.world.now;
         let time = Duration::from_millis(self.world.random.u64(50..3000));
@@ -283,7 +289,14 @@ impl Walk {
                 self.world.cut[other][node] |= self.world.random.bool();
                 self.world.tell(|world| format!("{:?}", world.cut));
             }
-            Fault::Kill if self.world.nodes[node].runs() => self.world.stop(node, false),
+            Fault::Kill if self.world.nodes[node].runs() => {
+                self.world.stop(node, false);
+                if self.world.random.bool() {
+                    // started again by its supervisor, at once
+                    self.world.cover(fault.counted());
+                    return self.world.start(node);
+                }
+            }
             Fault::Power if self.world.nodes[node].runs() => {
                 self.world.stop(node, true);
                 if self.world.random.u8(0..4) == 0 {
@@ -303,11 +316,12 @@ impl Walk {
                 self.next_jump = now + Duration::from_secs(2);
                 self.world.nodes[node].skew += 4 * time;
             }
-            _ => return,
+            _ => return Ok(()),
         }
         if !matches!(fault, Fault::Loss | Fault::Reorder) {
             self.world.cover(fault.counted());
         }
+        Ok(())
     }
 
     /// Something of what went wrong ends.

@@ -73,8 +73,10 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.replica())?;
         groups().filter_map(|group| self.status(group)).try_for_each(|status| {
-            let Status { term, last, applied, .. } = status;
-            write!(f, ", term {term}, last {last}, applied {applied}")
+            let Status { term, last, applied, quiet, role, voters } = status;
+            write!(f, "; {role:?}, term {term}, last {last}, applied {applied}")?;
+            write!(f, "{}, {:?} {:?}", if quiet { ", quiet" } else { "" }, voters.voters, voters.outgoing)?;
+            write!(f, " {:?}", voters.learners)
         })
     }
 }

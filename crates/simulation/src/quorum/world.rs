@@ -129,13 +129,12 @@ impl World {
         self.nodes[node].lose_disk(renewed);
     }
 
-    /// May a disk be lost? Only one at a time: until its node's new replica has taken over.
+    /// May a disk be lost? Only one at a time: until its node's new replica has taken over, and every
+    /// replica knows.
     pub fn is_whole(&self) -> bool {
-        let current: Vec<_> = self.nodes.iter().map(Node::replica).collect();
-        groups().all(|group| {
-            let newest = self.nodes.iter().filter_map(|node| node.status(group)).max_by_key(|status| status.applied);
-            newest.is_some_and(|status| status.voters == Voters::of(current.iter().copied()))
-        })
+        let current = Voters::of(self.nodes.iter().map(Node::replica));
+        let knows = |node: &Node, group| node.status(group).is_some_and(|status| status.voters == current);
+        groups().all(|group| self.nodes.iter().all(|node| knows(node, group)))
     }
 
     /// A frame arrives.
