@@ -1,7 +1,7 @@
 //! Replicated logs: several replicas hold the same entries in the same order, and go on while a
 //! majority of them lives.
 //!
-//! The algorithm is the `raft` crate's (TiKV); `node.rs` is the only file that names it. Around it,
+//! The algorithm is the `raft` crate's (TiKV); the module `node` is the only one that names it. Around it,
 //! and ours: what is written in which order, what is answered when, who a replica is after it lost
 //! its disk, what a frame may say.
 //!
@@ -53,8 +53,8 @@ pub mod record;
 mod types;
 
 pub use frame::{Body, Frame, FrameError};
-pub use record::{Record, Replay};
 pub use host::{AskError, Config, Host, LEASE, OpenError, Status, TICK};
+pub use record::{Record, Replay};
 pub use types::{
     Change, ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, INCARNATION_MAX, INDEX_MAX, Index, NodeId, Outcome,
     Output, Persist, REPLICAS_MAX, Recovered, ReplicaId, Role, SNAPSHOT_BYTES_MAX, Snapshot, Step, TERM_MAX, Term,

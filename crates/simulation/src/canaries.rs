@@ -170,10 +170,10 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::JoinCas => Breaks(Focus::Takeover, 31727),
         Rule::JoinClosed => Covered { by: Rule::JoinDrop, focus: Focus::Small, seed: 198 },
         Rule::CommitPublish => Quorum(1),
-        Rule::ConfirmRenew => Quorum(1),
-        Rule::BootQuiet => Quorum(1),
-        Rule::NewIdentity => Quorum(1),
-        Rule::HardSync => Quorum(1),
-        Rule::SnapOrder => Quorum(1),
+        Rule::ConfirmRenew => Quorum(340),
+        Rule::BootQuiet => Quorum(3117),
+        Rule::NewIdentity => Quorum(1379),
+        Rule::HardSync => Quorum(861),
+        Rule::SnapOrder => Quorum(143),
     }
 }

@@ -52,9 +52,7 @@ pub fn is_linearizable(first: u64, calls: &[Call]) -> bool {
         zone.last_begin = zone.last_begin.max(call.from);
     }
     let follows_its_write = |call: &Call| match call.what {
-        What::Read(value) => {
-            zones[&value].write.is_some_and(|write| call.until.is_none_or(|until| until >= write))
-        }
+        What::Read(value) => zones[&value].write.is_some_and(|write| call.until.is_none_or(|until| until >= write)),
         What::Write(_) => true,
     };
     // one of two values is the earlier: nothing about the later one ended before something about it began

@@ -12,13 +12,14 @@ pub mod linear;
 mod node;
 mod world;
 
+use consensus::Role;
 use fastrand::Rng;
 use protocol::Rules;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-use world::{Check, World, groups};
+use world::{CallKind, Check, World, groups};
 
 /// Steps of a walk, before everything is mended.
 const STEPS: u64 = 3000;
@@ -85,6 +86,7 @@ pub const STATES: &[&str] = &[
     "a snapshot is taken over",
     "a write is answered",
     "at rest",
+    "two think that they lead",
 ];
 
 /// Walks in which all of that is reached for certain.
@@ -138,12 +140,7 @@ pub fn walk(rules: Rules, seeds: Range<u64>, for_canary: bool, mut goes_on: impl
 }
 
 /// One walk. An assertion of a host that fails is a finding, too.
-fn one(
-    rules: Rules,
-    seed: u64,
-    covered: &mut BTreeMap<&'static str, u64>,
-    story: Option<&mut Vec<String>>,
-) -> Check {
+fn one(rules: Rules, seed: u64, covered: &mut BTreeMap<&'static str, u64>, story: Option<&mut Vec<String>>) -> Check {
     let mut walk = Walk::new(rules, seed);
     walk.world.story = story.as_ref().map(|_| Vec::new());
     let result = catch_unwind(AssertUnwindSafe(|| walk.run()));
@@ -166,6 +163,8 @@ struct Walk {
     /// Clocks jump one after the other: a host has slack for one in a lease.
     next_jump: Duration,
     lost: Option<usize>,
+    /// Little time passes while much happens: the walks in which leases matter.
+    is_quick: bool,
 }
 
 impl Walk {
@@ -175,8 +174,12 @@ impl Walk {
         let mut faults = Fault::ALL.to_vec();
         random.shuffle(&mut faults);
         faults.truncate(random.usize(1..5));
+        let is_quick = random.u8(0..4) == 0;
+        if is_quick {
+            faults = vec![Fault::Cut, Fault::Kill];
+        }
         let world = World::new(random.u64(..), count, rules);
-        Self { world, faults, next_jump: Duration::ZERO, lost: None }
+        Self { world, faults, next_jump: Duration::ZERO, lost: None, is_quick }
     }
 
     fn has(&self, fault: Fault) -> bool {
@@ -184,12 +187,21 @@ impl Walk {
     }
 
     fn run(&mut self) -> Check {
-        for _ in 0..STEPS {
+        for _ in 0..if self.is_quick { 2 * STEPS } else { STEPS } {
             self.world.count_step();
             self.step()?;
         }
         self.rest()?;
         self.world.check_calls()
+    }
+
+    fn newest_leader(&self, group: consensus::GroupId) -> Option<usize> {
+        let term = |node: &node::Node| match node.status(group)?.role {
+            Role::Leader { term } => Some(term),
+            Role::Follower { .. } => None,
+        };
+        let nodes = self.world.nodes.iter().enumerate();
+        nodes.filter_map(|(at, node)| Some((term(node)?, at))).max().map(|(_, at)| at)
     }
 
     fn some_node(&mut self) -> usize {
@@ -200,22 +212,12 @@ impl Walk {
         let group = groups().nth(self.world.random.usize(0..2)).expect("two groups");
         match self.world.random.u16(0..1000) {
             0..160 => {
-                let time = self.world.random.u64(5..60);
+                let time = self.world.random.u64(5..if self.is_quick { 30 } else { 60 });
                 self.world.pass(Duration::from_millis(time))
             }
             160..560 => self.frame(),
             560..860 => self.disk(),
-            860..940 => {
-                let leads = |world: &World, node: usize| {
-                    let status = world.nodes[node].status(group);
-                    status.is_some_and(|status| matches!(status.role, consensus::Role::Leader { .. }))
-                };
-                let leaders: Vec<_> = (0..self.world.nodes.len()).filter(|n| leads(&self.world, *n)).collect();
-                match self.world.random.choice(leaders) {
-                    Some(node) => self.world.call(node, group),
-                    None => Ok(()),
-                }
-            }
+            860..940 => self.call(group),
             940..955 => {
                 let node = self.some_node();
                 if self.world.nodes[node].snapshot(group) {
@@ -239,6 +241,33 @@ impl Walk {
                 self.fault(fault)
             }
         }
+    }
+
+    /// Somebody calls one of those who think that they lead. Where leases matter, the log has to stand
+    /// still until there are two.
+    fn call(&mut self, group: consensus::GroupId) -> Check {
+        let nodes = self.world.nodes.iter().enumerate();
+        let term = |node: &node::Node| match node.status(group)?.role {
+            Role::Leader { term } => Some(term),
+            Role::Follower { .. } => None,
+        };
+        let leaders: Vec<_> = nodes.filter_map(|(at, node)| Some((term(node)?, at))).collect();
+        let newest = leaders.iter().copied().max();
+        if leaders.len() > 1 {
+            self.world.cover("two think that they lead");
+        }
+        let Some((term, node)) = self.world.random.choice(leaders.iter().copied()) else { return Ok(()) };
+        let kind = match self.world.random.u8(0..100) {
+            0..3 => CallKind::Write,
+            _ if self.is_quick && leaders.len() < 2 => CallKind::ReadLeased,
+            _ if self.is_quick && newest == Some((term, node)) => CallKind::Write,
+            3..50 if self.is_quick => CallKind::ReadConfirmed,
+            _ if self.is_quick => CallKind::ReadLeased,
+            3..40 => CallKind::Write,
+            40..60 => CallKind::ReadConfirmed,
+            _ => CallKind::ReadLeased,
+        };
+        self.world.call(node, group, kind)
     }
 
     fn frame(&mut self) -> Check {
@@ -273,14 +302,29 @@ impl Walk {
     fn disk(&mut self) -> Check {
         let now = self.world.now;
         let busy: Vec<_> = (0..self.world.nodes.len()).filter(|n| self.world.nodes[*n].is_writing(now)).collect();
-        match self.world.random.choice(busy) {
-            Some(node) => self.world.disk_step(node),
-            None => Ok(()),
+        let Some(node) = self.world.random.choice(busy) else { return Ok(()) };
+        self.world.disk_step(node)?;
+        while self.is_quick && self.world.nodes[node].is_writing(now) {
+            self.world.disk_step(node)?;
         }
+        Ok(())
     }
 
     fn fault(&mut self, fault: Fault) -> Check {
-        let (node, other) = (self.some_node(), self.some_node());
+        let (mut node, mut other) = (self.some_node(), self.some_node());
+        if self.is_quick {
+            // a leader goes on, and does not hear one that stays
+            if self.world.random.bool() {
+                return Ok(());
+            }
+            let group = consensus::GroupId(self.world.random.u16(0..2));
+            let Some(leader) = self.newest_leader(group) else { return Ok(()) };
+            match fault {
+                Fault::Cut if node != leader => other = leader,
+                Fault::Kill if node == leader => node = (node + 1) % self.world.nodes.len(),
+                _ => {}
+            }
+        }
         let now = self.world.now;
         let time = Duration::from_millis(self.world.random.u64(50..3000));
         match fault {
@@ -291,7 +335,7 @@ impl Walk {
             }
             Fault::Kill if self.world.nodes[node].runs() => {
                 self.world.stop(node, false);
-                if self.world.random.bool() {
+                if self.is_quick || self.world.random.bool() {
                     // started again by its supervisor, at once
                     self.world.cover(fault.counted());
                     return self.world.start(node);
@@ -330,7 +374,8 @@ impl Walk {
         match self.world.random.u8(0..3) {
             0 => {
                 let count = self.world.nodes.len();
-                (0..count).for_each(|other| (self.world.cut[node][other], self.world.cut[other][node]) = (false, false));
+                (0..count)
+                    .for_each(|other| (self.world.cut[node][other], self.world.cut[other][node]) = (false, false));
                 Ok(())
             }
             _ if !self.world.nodes[node].runs() => self.world.start(node),

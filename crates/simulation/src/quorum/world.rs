@@ -27,6 +27,17 @@ pub struct Asked {
     call: usize,
 }
 
+/// What a client asks a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallKind {
+    /// To write the next value.
+    Write,
+    /// To read, after it asked a majority whether it leads.
+    ReadConfirmed,
+    /// To read under its lease.
+    ReadLeased,
+}
+
 /// Everything.
 pub struct World {
     /// What a walk draws from.
@@ -167,22 +178,21 @@ impl World {
         self.collect(node)
     }
 
-    /// A client calls a node: writes, reads after the leader asked a majority, or reads under its
-    /// lease.
-    pub fn call(&mut self, node: usize, group: GroupId) -> Check {
+    /// A client calls a node.
+    pub fn call(&mut self, node: usize, group: GroupId, kind: CallKind) -> Check {
         let at = usize::from(group.0);
         if self.calls[at].len() >= CALLS_MAX || !self.nodes[node].runs() {
             return Ok(());
         }
         let (from, now) = (self.steps, self.now);
-        let (ticket, what) = match self.random.u8(0..5) {
-            0 | 1 => {
+        let (ticket, what) = match kind {
+            CallKind::Write => {
                 let value = self.next_value;
                 self.next_value += 1;
                 (self.nodes[node].propose(group, value), What::Write(value))
             }
-            2 => (self.nodes[node].confirm(group, now), What::Read(0)),
-            _ => {
+            CallKind::ReadConfirmed => (self.nodes[node].confirm(group, now), What::Read(0)),
+            CallKind::ReadLeased => {
                 let Some(value) = self.nodes[node].read_under_lease(group, now) else { return Ok(()) };
                 self.cover("a read under a lease");
                 self.calls[at].push(Call { from, until: Some(from), what: What::Read(value) });

@@ -1,20 +1,22 @@
-//! One group's replica around the library: the only file that names it.
+//! One group's replica around the library: this module is the only one that names it.
 //!
 //! Contract: what arrives here went through [`crate::guard`], so nothing from outside reaches one of
 //! the library's assertions. Everything that it wants written goes out as a [`Write`], in order, and
 //! comes back through [`Node::written`]. Its timeouts are drawn from the replica's own seed, so that a
 //! walk of the simulator is the same each time.
 
-use crate::frame::{Ballot, Body, Candidacy, Frame};
+mod convert;
+
+use crate::frame::Frame;
 use crate::memlog::MemLog;
 use crate::types::{
-    Change, ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, Index, ReplicaId, Snapshot, Term, VoterChange,
-    Voters,
+    ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, Index, ReplicaId, Snapshot, Term, VoterChange, Voters,
 };
 use bytes::Bytes;
+use convert::{from_conf_state, from_entry, from_snapshot, to_change, to_frame, to_message};
 use protocol::{Rule, Rules};
-use raft::eraftpb::{self as pb, ConfChangeType, EntryType, MessageType};
-use raft::{GetEntriesContext, ProgressState, RawNode, SnapshotStatus, StateRole, StorageError};
+use raft::eraftpb::{self as pb, MessageType};
+use raft::{ProgressState, RawNode, SnapshotStatus, StateRole};
 use std::collections::VecDeque;
 
 /// Ticks between heartbeats.
@@ -31,8 +33,6 @@ const APPENDS_MAX: usize = 64;
 const UNCOMMITTED_BYTES_MAX: u64 = 4 * ENTRY_BYTES_MAX as u64;
 /// Ticks after which a snapshot that nobody acknowledged counts as lost.
 const SNAPSHOT_TICKS: u64 = 2 * ELECTION_TICKS_MAX;
-/// What the library writes into a vote that the leader asked for.
-const TRANSFER: &[u8] = b"CampaignTransfer";
 
 /// What the library wants written, of one group.
 #[derive(Debug, Default)]
@@ -439,14 +439,15 @@ impl Node {
             self.raw.mut_store().restore(snapshot.clone());
         }
         self.raw.mut_store().append(&append);
-        let now: Vec<_> = ready.take_messages().iter().filter_map(|m| self.to_frame(m)).collect();
+        let now: Vec<_> = ready.take_messages().iter().filter_map(|m| to_frame(self.group, self.id, m)).collect();
         self.events.extend(now.into_iter().map(Event::Send));
         self.to_apply.extend(ready.take_committed_entries().iter().map(from_entry));
         for state in ready.take_read_states() {
             let round = state.request_ctx.try_into().map_or(0, u64::from_le_bytes);
             self.events.push(Event::Round(round, state.index));
         }
-        let frames: Vec<_> = ready.take_persisted_messages().iter().filter_map(|m| self.to_frame(m)).collect();
+        let frames: Vec<_> =
+            ready.take_persisted_messages().iter().filter_map(|m| to_frame(self.group, self.id, m)).collect();
         let number = ready.number();
         self.raw.advance_append_async(ready);
         let restarts = snapshot.is_some();
@@ -525,36 +526,6 @@ impl Node {
         self.raw.raft.set_randomized_election_timeout(ticks as usize);
     }
 
-    fn to_frame(&self, message: &pb::Message) -> Option<Frame> {
-        let body = match message.get_msg_type() {
-            MessageType::MsgAppend => Body::Append {
-                prev: message.index,
-                prev_term: message.log_term,
-                commit: message.commit,
-                entries: message.get_entries().iter().map(from_entry).collect(),
-            },
-            MessageType::MsgAppendResponse => Body::AppendReply {
-                index: message.index,
-                commit: message.commit,
-                refused: message.reject,
-                hint: message.reject_hint,
-                hint_term: message.log_term,
-            },
-            MessageType::MsgRequestVote => Body::Vote(candidacy(message)),
-            MessageType::MsgRequestPreVote => Body::PreVote(candidacy(message)),
-            MessageType::MsgRequestVoteResponse => Body::VoteReply(ballot(message)),
-            MessageType::MsgRequestPreVoteResponse => Body::PreVoteReply(ballot(message)),
-            MessageType::MsgHeartbeat => Body::Heartbeat { commit: message.commit, round: round(message) },
-            MessageType::MsgHeartbeatResponse => Body::HeartbeatReply { commit: message.commit, round: round(message) },
-            MessageType::MsgSnapshot => Body::Snapshot(from_snapshot(message.get_snapshot())),
-            MessageType::MsgTimeoutNow => Body::TimeoutNow,
-            // the library forwards proposals and questions only if a follower asks it to
-            _ => return None,
-        };
-        let to = Some(ReplicaId::from_raw(message.to)?);
-        Some(Frame { group: self.group, from: self.id, to, term: message.term, body })
-    }
-
     /// What the guard has to know.
     pub fn view(&self) -> crate::guard::View<'_> {
         let log = &self.raw.raft.raft_log;
@@ -565,215 +536,6 @@ impl Node {
             last: log.last_index(),
             is_writing: self.is_writing() || log.last_index() != log.persisted,
             voters: &self.voters,
-        }
-    }
-}
-
-fn round(message: &pb::Message) -> u64 {
-    message.get_context().try_into().map_or(0, u64::from_le_bytes)
-}
-
-fn candidacy(message: &pb::Message) -> Candidacy {
-    Candidacy {
-        last: message.index,
-        last_term: message.log_term,
-        commit: message.commit,
-        commit_term: message.commit_term,
-        transfer: message.get_context() == TRANSFER,
-        priority: message.priority,
-    }
-}
-
-fn ballot(message: &pb::Message) -> Ballot {
-    Ballot { refused: message.reject, commit: message.commit, commit_term: message.commit_term }
-}
-
-fn to_message(id: ReplicaId, frame: &Frame) -> Option<pb::Message> {
-    let mut message = pb::Message::default();
-    (message.from, message.to, message.term) = (frame.from.raw(), id.raw(), frame.term);
-    let context = |round: u64| if round == 0 { Bytes::new() } else { Bytes::copy_from_slice(&round.to_le_bytes()) };
-    let kind = match &frame.body {
-        Body::Append { prev, prev_term, commit, entries } => {
-            (message.index, message.log_term, message.commit) = (*prev, *prev_term, *commit);
-            message.set_entries(entries.iter().map(to_entry).collect::<Vec<_>>().into());
-            MessageType::MsgAppend
-        }
-        Body::AppendReply { index, commit, refused, hint, hint_term } => {
-            (message.index, message.commit, message.reject) = (*index, *commit, *refused);
-            (message.reject_hint, message.log_term) = (*hint, *hint_term);
-            MessageType::MsgAppendResponse
-        }
-        Body::Vote(candidacy) | Body::PreVote(candidacy) => {
-            let Candidacy { last, last_term, commit, commit_term, transfer, priority } = *candidacy;
-            (message.index, message.log_term) = (last, last_term);
-            (message.commit, message.commit_term, message.priority) = (commit, commit_term, priority);
-            if transfer {
-                message.context = Bytes::from_static(TRANSFER);
-            }
-            match frame.body {
-                Body::Vote(_) => MessageType::MsgRequestVote,
-                _ => MessageType::MsgRequestPreVote,
-            }
-        }
-        Body::VoteReply(ballot) | Body::PreVoteReply(ballot) => {
-            (message.reject, message.commit, message.commit_term) = (ballot.refused, ballot.commit, ballot.commit_term);
-            match frame.body {
-                Body::VoteReply(_) => MessageType::MsgRequestVoteResponse,
-                _ => MessageType::MsgRequestPreVoteResponse,
-            }
-        }
-        Body::Heartbeat { commit, round } => {
-            (message.commit, message.context) = (*commit, context(*round));
-            MessageType::MsgHeartbeat
-        }
-        Body::HeartbeatReply { commit, round } => {
-            (message.commit, message.context) = (*commit, context(*round));
-            MessageType::MsgHeartbeatResponse
-        }
-        Body::Snapshot(snapshot) => {
-            message.set_snapshot(to_snapshot(snapshot));
-            MessageType::MsgSnapshot
-        }
-        Body::TimeoutNow => MessageType::MsgTimeoutNow,
-        Body::Quiet { .. } | Body::Join => return None,
-    };
-    message.set_msg_type(kind);
-    Some(message)
-}
-
-/// A change of voters lies in the library's `context`, in our own layout; its `data` is not kept.
-fn from_entry(entry: &pb::Entry) -> Entry {
-    let (kind, data) = match entry.get_entry_type() {
-        EntryType::EntryNormal => (EntryKind::Data, entry.data.clone()),
-        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => (EntryKind::Voters, entry.context.clone()),
-    };
-    Entry { index: entry.index, term: entry.term, kind, data }
-}
-
-fn to_entry(entry: &Entry) -> pb::Entry {
-    let mut made = pb::Entry::default();
-    (made.index, made.term) = (entry.index, entry.term);
-    match entry.kind {
-        EntryKind::Data => made.data = entry.data.clone(),
-        EntryKind::Voters => {
-            made.set_entry_type(EntryType::EntryConfChangeV2);
-            made.context = entry.data.clone();
-        }
-    }
-    made
-}
-
-fn to_change(change: &VoterChange) -> pb::ConfChangeV2 {
-    let single = |change: &Change| {
-        let (id, kind) = match change {
-            Change::Learner(id) => (id, ConfChangeType::AddLearnerNode),
-            Change::Voter(id) => (id, ConfChangeType::AddNode),
-            Change::Remove(id) => (id, ConfChangeType::RemoveNode),
-        };
-        raft_single(id.raw(), kind)
-    };
-    let mut made = pb::ConfChangeV2::default();
-    made.set_changes(change.0.iter().map(single).collect::<Vec<_>>().into());
-    made
-}
-
-fn raft_single(id: u64, kind: ConfChangeType) -> pb::ConfChangeSingle {
-    let mut single = pb::ConfChangeSingle::default();
-    single.node_id = id;
-    single.set_change_type(kind);
-    single
-}
-
-fn from_snapshot(snapshot: &pb::Snapshot) -> Snapshot {
-    let metadata = snapshot.get_metadata();
-    Snapshot {
-        index: metadata.index,
-        term: metadata.term,
-        voters: from_conf_state(metadata.get_conf_state()),
-        data: snapshot.data.clone(),
-    }
-}
-
-fn to_snapshot(snapshot: &Snapshot) -> pb::Snapshot {
-    let mut made = pb::Snapshot::default();
-    made.data = snapshot.data.clone();
-    let metadata = made.mut_metadata();
-    (metadata.index, metadata.term) = (snapshot.index, snapshot.term);
-    *metadata.mut_conf_state() = to_conf_state(&snapshot.voters);
-    made
-}
-
-fn from_conf_state(state: &pb::ConfState) -> Voters {
-    let set = |ids: &[u64]| {
-        let mut set: Vec<_> = ids.iter().copied().filter_map(ReplicaId::from_raw).collect();
-        set.sort_unstable();
-        set
-    };
-    Voters {
-        voters: set(&state.voters),
-        outgoing: set(&state.voters_outgoing),
-        learners: set(&state.learners),
-        learners_next: set(&state.learners_next),
-        auto_leave: state.auto_leave,
-    }
-}
-
-fn to_conf_state(voters: &Voters) -> pb::ConfState {
-    let set = |ids: &[ReplicaId]| ids.iter().map(|id| id.raw()).collect::<Vec<u64>>();
-    let mut made = pb::ConfState::default();
-    made.set_voters(set(&voters.voters));
-    made.set_voters_outgoing(set(&voters.outgoing));
-    made.set_learners(set(&voters.learners));
-    made.set_learners_next(set(&voters.learners_next));
-    made.auto_leave = voters.auto_leave;
-    made
-}
-
-impl raft::Storage for MemLog {
-    fn initial_state(&self) -> raft::Result<raft::RaftState> {
-        let mut hard = pb::HardState::default();
-        (hard.term, hard.vote) = (self.hard.term, self.hard.vote.map_or(0, ReplicaId::raw));
-        hard.commit = self.hard.commit;
-        let voters = self.snapshot.as_ref().map(|snapshot| to_conf_state(&snapshot.voters)).unwrap_or_default();
-        Ok(raft::RaftState::new(hard, voters))
-    }
-
-    fn entries(
-        &self,
-        low: u64,
-        high: u64,
-        max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
-    ) -> raft::Result<Vec<pb::Entry>> {
-        if low < self.first() {
-            return Err(StorageError::Compacted.into());
-        }
-        let bytes_max = max_size.into().unwrap_or(u64::MAX);
-        Ok(self.range(low, high, bytes_max).map(to_entry).collect())
-    }
-
-    fn term(&self, idx: u64) -> raft::Result<u64> {
-        let missing = if idx < self.first() { StorageError::Compacted } else { StorageError::Unavailable };
-        self.term(idx).ok_or(missing.into())
-    }
-
-    fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.first())
-    }
-
-    fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.last())
-    }
-
-    /// A replica takes over only a snapshot that names it.
-    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<pb::Snapshot> {
-        let names = |snapshot: &&Snapshot| snapshot.voters.all().any(|id| id.raw() == to);
-        match self.snapshot.as_ref().filter(names) {
-            Some(snapshot) if snapshot.index >= request_index => Ok(to_snapshot(snapshot)),
-            _ => {
-                self.is_snapshot_wanted.set(true);
-                Err(StorageError::SnapshotTemporarilyUnavailable.into())
-            }
         }
     }
 }
