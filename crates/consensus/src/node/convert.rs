@@ -153,8 +153,7 @@ pub fn to_change(change: &VoterChange) -> pb::ConfChangeV2 {
 }
 
 fn raft_single(id: u64, kind: ConfChangeType) -> pb::ConfChangeSingle {
-    let mut single = pb::ConfChangeSingle::default();
-    single.node_id = id;
+    let mut single = pb::ConfChangeSingle { node_id: id, ..pb::ConfChangeSingle::default() };
     single.set_change_type(kind);
     single
 }
@@ -170,8 +169,7 @@ pub fn from_snapshot(snapshot: &pb::Snapshot) -> Snapshot {
 }
 
 fn to_snapshot(snapshot: &Snapshot) -> pb::Snapshot {
-    let mut made = pb::Snapshot::default();
-    made.data = snapshot.data.clone();
+    let mut made = pb::Snapshot { data: snapshot.data.clone(), ..pb::Snapshot::default() };
     let metadata = made.mut_metadata();
     (metadata.index, metadata.term) = (snapshot.index, snapshot.term);
     *metadata.mut_conf_state() = to_conf_state(&snapshot.voters);

@@ -257,9 +257,7 @@ impl Node {
 
     /// Appends an entry. `None`: not the leader, or too much is not committed yet.
     pub fn propose(&mut self, data: Bytes) -> Option<(Index, Term)> {
-        let mut entry = pb::Entry::default();
-        entry.data = data;
-        self.propose_entry(entry)
+        self.propose_entry(pb::Entry { data, ..pb::Entry::default() })
     }
 
     /// Proposes a change of voters. `None`: not the leader, or another change is under way.
