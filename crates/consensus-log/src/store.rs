@@ -174,12 +174,17 @@ impl LogStore {
         self.journal.bytes()
     }
 
+    /// Did a write or a sync fail? Then the directory has to be opened again.
+    pub fn is_poisoned(&self) -> bool {
+        self.journal.is_poisoned()
+    }
+
     /// Keeps everything, in this order, and waits until it is on the disk. Rule: HardSync. What needs
     /// no snapshot shares one sync.
     ///
     /// # Errors
-    /// `File`, `Journal`: what of it is on the disk is unknown; after anything but a full disk the
-    /// directory has to be opened again.
+    /// `File`, `Journal`: what of it is on the disk is unknown. Unless [`LogStore::is_poisoned`], all
+    /// of it may be kept again: a record that is there twice says nothing else.
     pub fn keep(&mut self, persists: &[Persist]) -> Result<(), LogError> {
         let mut synced = true;
         for persist in persists {
