@@ -37,6 +37,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+/// What to do about a log that is not whole.
+const RESTORE: &str = "restore the monitor's directory from the disk that had it";
+
 /// How postcard writes that there is none.
 const NO_NAMESPACE: u8 = 0;
 
@@ -156,6 +159,19 @@ impl Embedded {
         Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
+    /// Forgets a `state.format3` of an earlier log, which is lost: a new one begins.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn forget_retired(&mut self) -> Result<(), ControlError> {
+        let [state, last] = ["state", "state.format3"].map(|name| self.dir.join(name));
+        match fs::remove_file(&last) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &last)(error)),
+            // the other name of the state itself, or an older one
+            _ => File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", &state)),
+        }
+    }
+
     /// The state is kept elsewhere from now on: `state` becomes a header that every program of this
     /// format refuses, and what it was stays as `state.format3`. Does nothing if that was done.
     ///
@@ -171,8 +187,8 @@ impl Embedded {
                 // an earlier attempt ended between the two steps
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&state, &last) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    let what = "it was put beside the log replicas, which is newer: remove one of the two".into();
-                    return Err(ControlError::Damaged { path: state, what });
+                    let what = "was put beside the directory replicas, which holds the newest state: remove it";
+                    return Err(ControlError::Log(format!("{} {what}", state.display()).into()));
                 }
                 Err(error) => return Err(failed("link", &last)(error)),
             },
@@ -209,7 +225,8 @@ impl Embedded {
         }
         let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         if word(8) == Self::RETIRED {
-            return Err(damaged("it says that the state is in the log beside it, replicas, and there is none".into()));
+            let path = path.with_file_name("replicas");
+            return Err(ControlError::Log(format!("{} is missing: {RESTORE}", path.display()).into()));
         }
         if ![Self::FORMAT_2, Self::FORMAT].contains(&word(8)) {
             return Err(ControlError::Format { path: path.to_owned(), found: word(8) });

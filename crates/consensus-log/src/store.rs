@@ -43,8 +43,9 @@ pub enum LogError {
         /// What the system said.
         source: io::Error,
     },
-    /// A file, or a record, is not what was written: the replica has lost promises.
-    #[error("{path} is damaged; begin with an empty directory, and the others tell it everything", path = path.display())]
+    /// A file, or a record, is not what was written: the replica has lost promises. Where there are
+    /// others, the way out is an empty directory, of a replica to which they tell everything.
+    #[error("{path} is damaged: what this replica has promised may be lost", path = path.display())]
     Damaged {
         /// Which file, or the journal.
         path: PathBuf,

@@ -27,6 +27,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const GROUP: GroupId = GroupId(0);
 /// Bytes of changes after which the whole state is written: they are in memory until then.
 const SNAPSHOT_AFTER_BYTES: usize = 1 << 20;
+/// What to do about a log that is not whole.
+const RESTORE: &str = "restore the monitor's directory from the disk that had it";
 /// Ticks in which the only voter is elected for certain.
 const ELECTION_TICKS: u32 = 100;
 const LOG: LogConfig = LogConfig { segment_bytes: 16 << 20, bytes_max: 64 << 20 };
@@ -76,6 +78,7 @@ impl Logged {
         let incarnation = u64::try_from(since).unwrap_or(u64::MAX).clamp(1, INCARNATION_MAX);
         let replica = ReplicaId::new(NodeId(0), incarnation).expect("it was clamped");
         let first = Recovered::first(GROUP, Voters::of([replica]), protocol::encode(state));
+        self.old.forget_retired()?;
         LogStore::create(&self.dir, replica, &[first], LOG).map_err(failed)?;
         self.group().map(drop)
     }
@@ -107,7 +110,7 @@ impl ControlPlane for Logged {
 impl Group {
     fn open(dir: &Path) -> Result<Self, ControlError> {
         let (store, mut recovered) = LogStore::open(dir, &[GROUP], LOG).map_err(failed)?;
-        let bad = |what: String| ControlError::Damaged { path: dir.to_owned(), what };
+        let bad = |what: String| failed(format!("{}: {what}: {RESTORE}", dir.display()));
         let snapshot = recovered[0].snapshot.as_ref().ok_or_else(|| bad("it has no state".into()))?;
         let state = decode(&snapshot.data).map_err(bad)?;
         let boot = (random_u128() as u64).max(1);
@@ -269,7 +272,7 @@ mod tests {
             drop(logged);
             assert_eq!(open(dir.path()).expect("opened").1, Some(next), "{cut}");
             let refused = Embedded::open(dir.path()).and_then(|mut old| old.load());
-            assert!(matches!(refused, Err(ControlError::Damaged { .. })), "{cut}: {refused:?}");
+            assert!(matches!(refused, Err(ControlError::Log(_))), "{cut}: {refused:?}");
         }
     }
 
@@ -282,7 +285,7 @@ mod tests {
         // the log is gone
         fs::rename(dir.path().join("replicas"), dir.path().join("elsewhere")).expect("renamed");
         let refused = open(dir.path()).map(|(_, state)| state);
-        assert!(matches!(refused, Err(ControlError::Damaged { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(ControlError::Log(_))), "{refused:?}");
         fs::rename(dir.path().join("elsewhere"), dir.path().join("replicas")).expect("renamed");
         assert_eq!(open(dir.path()).expect("opened").1, Some(first()));
         // an older state is put back beside it
@@ -292,7 +295,10 @@ mod tests {
             fs::copy(other.path().join("state"), dir.path().join(name)).expect("copied");
         }
         let refused = open(dir.path()).map(|(_, state)| state);
-        assert!(matches!(refused, Err(ControlError::Damaged { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(ControlError::Log(_))), "{refused:?}");
+        // the log is lost, and the operator goes back to the old state, knowing what that means
+        fs::remove_dir_all(dir.path().join("replicas")).expect("removed");
+        assert_eq!(open(dir.path()).expect("opened").1, Some(first()));
         // a byte of it differs
         let snapshot = other.path().join("replicas/snapshot.0");
         drop(open(other.path()).expect("opened"));
