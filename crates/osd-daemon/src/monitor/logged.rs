@@ -123,6 +123,10 @@ impl Group {
             group.run()?;
             if matches!(group.host.status(GROUP).map(|status| status.role), Some(Role::Leader { .. })) {
                 group.state.check_invariants().map_err(bad)?;
+                // a start begins a segment: without this they would be as many as there were starts
+                if let Err(error) = group.snapshot() {
+                    tracing::warn!(%error, "the monitor's state is not written whole, tried again with the next change");
+                }
                 return Ok(group);
             }
         }
@@ -142,12 +146,15 @@ impl Group {
         if !committed || self.state.map.epoch != state.map.epoch {
             return Err(failed("a change was not committed"));
         }
-        if self.change_bytes > SNAPSHOT_AFTER_BYTES {
-            let applied = self.host.status(GROUP).map_or(0, |status| status.applied);
-            if self.host.snapshot(GROUP, applied, protocol::encode(&self.state)) {
-                self.change_bytes = 0;
-                self.run()?;
-            }
+        if self.change_bytes > SNAPSHOT_AFTER_BYTES { self.snapshot() } else { Ok(()) }
+    }
+
+    /// Writes the whole state; the log before it goes.
+    fn snapshot(&mut self) -> Result<(), ControlError> {
+        let applied = self.host.status(GROUP).map_or(0, |status| status.applied);
+        if self.host.snapshot(GROUP, applied, protocol::encode(&self.state)) {
+            self.change_bytes = 0;
+            self.run()?;
         }
         Ok(())
     }
@@ -236,6 +243,14 @@ mod tests {
             (logged, found) = open(dir.path()).expect("opened again");
             assert_eq!(found.as_ref(), Some(&state), "round {round}");
         }
+        for _ in 0..10 {
+            drop(logged);
+            (logged, _) = open(dir.path()).expect("opened again");
+            more(&mut state, 20);
+            logged.save(&state).expect("saved");
+        }
+        let files = fs::read_dir(dir.path().join("replicas/log")).expect("a directory").count();
+        assert!(files <= 5, "{files} files after as many starts");
         // nothing new is nothing written
         logged.save(&state).expect("saved");
         let refused = Logged::open(dir.path()).map(drop);
