@@ -292,6 +292,30 @@ mod tests {
     }
 
     #[test]
+    fn what_the_disk_refuses_is_saved_when_it_takes_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut logged, _) = open(dir.path()).expect("opened");
+        let mut state = first();
+        logged.save(&state).expect("saved");
+        drop(logged);
+        // no file can be made under this name
+        let taken = dir.path().join("replicas/snapshot.0.new");
+        fs::create_dir(&taken).expect("made");
+        let (mut logged, found) = open(dir.path()).expect("it starts all the same");
+        assert_eq!(found.as_ref(), Some(&state));
+        for _ in 0..3 {
+            more(&mut state, 10);
+            let refused = logged.save(&state);
+            assert!(matches!(refused, Err(ControlError::Log(_))), "{refused:?}");
+        }
+        fs::remove_dir(&taken).expect("removed");
+        more(&mut state, 10);
+        logged.save(&state).expect("saved, with what was refused before");
+        drop(logged);
+        assert_eq!(open(dir.path()).expect("opened").1, Some(state));
+    }
+
+    #[test]
     fn what_is_not_whole_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut logged, _) = open(dir.path()).expect("opened");
