@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The targets, one for each way in which bytes come from outside.
-pub const TARGETS: [&str; 12] = [
+pub const TARGETS: [&str; 13] = [
     "frame",
     "handshake",
     "hot",
@@ -24,6 +24,7 @@ pub const TARGETS: [&str; 12] = [
     "superblock",
     "namespace",
     "http",
+    "consensus",
 ];
 /// A target with a planted fault.
 const CANARY: &str = "canary";
@@ -41,7 +42,7 @@ const COVERAGE: [&str; 6] = [
 #[derive(clap::Args)]
 pub struct FuzzArgs {
     /// Only this target: frame, handshake, hot, control, map, state, journal, replay, fragment, superblock, namespace,
-    /// http
+    /// http, consensus
     target: Option<String>,
     /// For how long each, in seconds
     #[arg(long, default_value_t = 60)]

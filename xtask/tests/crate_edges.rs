@@ -3,12 +3,14 @@
 use std::process::Command;
 
 /// From the ground up. Tools stand beside the layers and may use any.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 13] = [
     "placement",
     "protocol",
+    "consensus",
     "messenger",
     "logging",
     "ec-store",
+    "consensus-log",
     "cluster",
     "metadata",
     "client",
@@ -19,8 +21,9 @@ const LAYERS: [&str; 11] = [
 /// Binaries: nothing of ours may depend on them, but for their own tests.
 const BINARIES: [&str; 3] = ["osd-daemon", "fuse-client", "trefoil"];
 /// Crates that must not know another, though it lies below them.
-const FORBIDDEN: [(&str, &str); 7] = [
+const FORBIDDEN: [(&str, &str); 8] = [
     ("protocol", "placement"),
+    ("consensus", "placement"),
     ("ec-store", "cluster"),
     ("cluster", "ec-store"),
     ("metadata", "ec-store"),

@@ -4,6 +4,7 @@
 //! * [`state`]: [`MonitorState`], the map and what the monitor keeps beside it: all that must survive a restart.
 //! * [`monitor`]: [`Monitor`], the rules: who is up, in-sync sets, epochs, sessions and the resolution of dead ones.
 //!   Messages and time go in; replies, a new map and questions to OSDs come out.
+//! * [`delta`]: [`StateDelta`], what changed of that state: what a replicated log of it will carry.
 //! * [`control`]: [`ControlPlane`], where the state is kept: [`Embedded`], one file. (etcd is meant to come behind the
 //!   same trait.)
 //!
@@ -15,11 +16,13 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod delta;
 pub mod map;
 pub mod monitor;
 pub mod state;
 
 pub use control::{ControlError, ControlPlane, Embedded};
+pub use delta::{Mismatch, StateDelta};
 pub use map::{ClusterMap, Osd, Pg, Pool, SessionState};
 pub use monitor::{Action, CreateError, ExpectedOsd, Monitor, PoolSpec, Settings, create_cluster};
 pub use state::{MonitorState, PgState};

@@ -1,4 +1,5 @@
-//! The rules of the write protocol by name, as its executable model has them, each with a switch for the simulator.
+//! The rules of the write protocol, as its executable model has them, and of replicated logs, by
+//! name, each with a switch for the simulator.
 //!
 //! Contract: in every program [`Rules`] has no size and [`Rules::on`] is the constant `true`, so that a rule costs
 //! nothing. Only with the feature `rule-switches`, which no program may have, a rule can be turned off: the simulator then
@@ -7,7 +8,7 @@
 /// Declares the rules with their names.
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A rule of the write protocol.
+        /// A rule of the write protocol, or of replicated logs.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Rule {
             $($(#[$doc])* $name,)*
@@ -168,6 +169,20 @@ rules! {
     JoinCas,
     /// It takes over the list of resolved sessions with their cuts.
     JoinClosed,
+    /// Only what a majority holds on its disks, and this replica too, is given out or told to anybody.
+    CommitPublish,
+    /// What a leader answers without an entry is answered after a round with a majority that began
+    /// after the question came.
+    ConfirmRenew,
+    /// After a start a replica neither votes nor stands for one longest election timeout, unless it
+    /// is the only voter or all voters say that they have just started, too.
+    BootQuiet,
+    /// A replica that lost promises returns as another one, which learns everything before it votes.
+    NewIdentity,
+    /// Term, vote and entries are synced before the message leaves that depends on them.
+    HardSync,
+    /// A log is cut only behind a snapshot that is synced under its name.
+    SnapOrder,
 }
 
 impl Rule {

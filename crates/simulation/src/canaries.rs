@@ -1,6 +1,7 @@
 //! With which walks an invariant breaks when a rule is off.
 
 use crate::focus::Focus;
+use crate::quorum;
 use crate::walk::{Found, Run, breaks_again, walk};
 use protocol::{Rule, Rules};
 use std::ops::Range;
@@ -21,6 +22,9 @@ pub enum Canary {
         /// From where on.
         seed: u64,
     },
+    /// A rule of replicated logs: an invariant breaks in [`crate::quorum`] within a few walks from
+    /// this seed on. Should it not, all seeds are searched.
+    Quorum(u64),
 }
 
 /// Walks that are tried from the first seed on.
@@ -51,6 +55,12 @@ pub fn search(rules: Rules, focus: Focus, seed: u64) -> (Focus, Run) {
         }
     }
     stuck.unwrap_or((focus, run))
+}
+
+/// Looks for an invariant of replicated logs that breaks under these rules.
+pub fn search_quorum(rules: Rules, seed: u64) -> quorum::Run {
+    let run = quorum::walk(rules, seed..seed + WALKS, true, |_| true);
+    if run.found.is_some() { run } else { quorum::walk(rules, 1..WALKS_MAX, true, |_| true) }
 }
 
 /// Looks for a history that breaks an invariant without both of two rules, and does not with either one of them.
@@ -88,7 +98,7 @@ pub fn walk_pair(both: Rules, each: [Rules; 2], focus: Focus, seeds: Range<u64>)
 
 /// The canary of a rule.
 pub const fn canary(rule: Rule) -> Canary {
-    use Canary::{Breaks, Covered};
+    use Canary::{Breaks, Covered, Quorum};
     match rule {
         Rule::AckAll => Breaks(Focus::Mixed, 76),
         Rule::ReportPrefix => Breaks(Focus::Return, 192),
@@ -159,5 +169,11 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::JoinSync => Covered { by: Rule::ReportSynced, focus: Focus::Mixed, seed: 13 },
         Rule::JoinCas => Breaks(Focus::Takeover, 31727),
         Rule::JoinClosed => Covered { by: Rule::JoinDrop, focus: Focus::Small, seed: 198 },
+        Rule::CommitPublish => Quorum(1),
+        Rule::ConfirmRenew => Quorum(340),
+        Rule::BootQuiet => Quorum(3117),
+        Rule::NewIdentity => Quorum(1379),
+        Rule::HardSync => Quorum(861),
+        Rule::SnapOrder => Quorum(143),
     }
 }

@@ -27,6 +27,7 @@ pub mod focus;
 pub mod lease;
 pub mod node;
 pub mod partition;
+pub mod quorum;
 pub mod rot;
 pub mod step;
 pub mod walk;

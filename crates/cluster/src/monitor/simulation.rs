@@ -5,6 +5,7 @@
 //! in the end the faults stop and everything must come to rest, clean.
 
 use super::*;
+use crate::delta::StateDelta;
 use protocol::monitor::{PgCondition, ResolveRequest, SessionHolding};
 use protocol::{ClusterId, Seq};
 
@@ -41,6 +42,8 @@ struct Sim {
     now: Duration,
     monitor: Monitor,
     seen: MonitorState,
+    /// What a follower has, to whom each epoch's change is told.
+    copy: MonitorState,
     osds: Vec<SimOsd>,
     writes: BTreeMap<(PgId, SessionId), Writes>,
     alive: BTreeSet<SessionId>,
@@ -64,6 +67,7 @@ impl Sim {
             rng: fastrand::Rng::with_seed(seed),
             now: Duration::ZERO,
             monitor,
+            copy: seen.clone(),
             seen,
             osds: (0..OSDS).map(osd).collect(),
             writes: BTreeMap::new(),
@@ -291,6 +295,12 @@ impl Sim {
     /// Of every state, and between the last one seen and this one.
     fn check(&mut self) {
         let (old, new) = (std::mem::replace(&mut self.seen, self.monitor.state().clone()), self.monitor.state());
+        if new.map.epoch > self.copy.map.epoch {
+            let bytes = StateDelta::between(&self.copy, new).encode();
+            let delta = StateDelta::decode(&bytes).expect("what was encoded can be decoded");
+            delta.apply(&mut self.copy).expect("it fits the state before");
+            assert_eq!(&self.copy, new, "what changed is all that changed");
+        }
         new.check_invariants().expect("an invariant is broken");
         assert!(new.map.epoch >= old.map.epoch && new.map.last_session >= old.map.last_session);
         if new.map != old.map {

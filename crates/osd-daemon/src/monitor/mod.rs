@@ -8,10 +8,13 @@
 //! durable and write nothing. If a save fails, such as for want of space, nothing is told and
 //! nothing else is done until one succeeds.
 //!
-//! `metrics`: the cluster's state for Prometheus. `clients`: which client is at the other end of which connection, for operators who ask about one.
+//! `logged`: where the state is kept, a log of what changed. `metrics`: the cluster's state for
+//! Prometheus. `clients`: which client is at the other end of which connection, for operators who ask
+//! about one.
 
 mod clients;
 mod inbox;
+mod logged;
 mod metrics;
 mod owner;
 #[cfg(test)]
@@ -19,8 +22,9 @@ mod tests;
 
 use crate::admin::{LiveConfig, LiveStart};
 use crate::random::random_u128;
-use cluster::{ControlError, ControlPlane, CreateError, Embedded, ExpectedOsd, Monitor, MonitorState, PoolSpec};
+use cluster::{ControlError, ControlPlane, CreateError, ExpectedOsd, Monitor, MonitorState, PoolSpec};
 use inbox::{Event, Inbox};
+use logged::Logged;
 use messenger::sync::{Receiver, block_on, oneshot};
 use messenger::{Handle, ListenConfig, ListenError, Listener};
 use protocol::ClusterId;
@@ -177,7 +181,7 @@ impl Drop for MonitorHandle {
 /// # Errors
 /// See [`MonitorError`].
 pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, MonitorError> {
-    let mut control = Embedded::open(&config.dir)?;
+    let mut control = Logged::open(&config.dir)?;
     let (state, created) = load_or_create(&mut control, &config)?;
     let cluster = state.map.cluster;
     let inbox = Arc::new(Inbox::new(handle.locks(), "monitor inbox"));
