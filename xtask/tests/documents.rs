@@ -136,7 +136,7 @@ fn decisions_are_numbered_without_a_gap() {
         assert!(name.starts_with(&format!("{number}-")), "{name} is not number {number}");
         let text = read(path);
         assert!(text.starts_with(&format!("# {number} ")), "{name} does not begin with its number");
-        assert!(text.len() > 200, "{name} says nothing");
+        assert!(text.len() > 100, "{name} says nothing");
     }
 }
 
