@@ -14,6 +14,7 @@
 //! * [`two_mounts`]: two clients of one cluster, and what passes from one to the other.
 //! * [`heal`]: what was missed is made up for, on a new disk too.
 //! * [`sparse`]: huge files that store next to nothing.
+//! * [`reexports`]: NFS-Ganesha and Samba on a mount.
 //! * [`waits`]: programs that are killed while they wait.
 //! * [`stranger`]: a mount that outlives its cluster.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
@@ -35,6 +36,7 @@ mod mds_power;
 mod operator;
 pub mod posix;
 mod programs;
+mod reexports;
 mod report;
 pub mod rig;
 mod scrub;
@@ -73,7 +75,7 @@ pub struct TestArgs {
     dev: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, examples, sim, bench, posix, pjdfstest, fsx,
     /// fio, sqlite, git, tar, clients, two-mounts, kill, sick, crash, input, disk, heal, scrub,
-    /// sparse, stranger, waits, trefoil, compare, fuzz; with a slash, also a part of the test's
+    /// sparse, stranger, waits, reexports, trefoil, compare, fuzz; with a slash, also a part of the test's
     /// name: fio/randwrite. Several: kill,fio/randwrite
     filter: Option<String>,
 }
@@ -162,7 +164,7 @@ const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
 /// The options of such a mount.
 pub const ANSWERS_EARLY: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
     "trefoil",
     "two-mounts",
     "input",
@@ -171,6 +173,7 @@ const OWN: [&str; 13] = [
     "scrub",
     "sparse",
     "stranger",
+    "reexports",
     "waits",
     "kill",
     "sick",
@@ -230,7 +233,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
         mounted_behind(&bench, report)?;
     }
     let lists: [&[OwnCluster]; 5] = [
-        &[("kill", kills::separate), ("disk", bad_disk::run)],
+        &[("kill", kills::separate), ("disk", bad_disk::run), ("reexports", reexports::run)],
         &[("kill", kills::write_behind), ("disk", full_disk::run), ("stranger", stranger::run)],
         &[("kill", kills::with_client), ("two-mounts", two_mounts::run)],
         &[("kill", kills::together), ("kill", mds_power::run), ("heal", heal::run), ("input", bad_input::run)],
