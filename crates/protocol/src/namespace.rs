@@ -437,7 +437,7 @@ impl NamespaceOp {
                 | Self::Parent { .. }
                 | Self::ReadLink { .. }
                 | Self::ReadDir { .. }
-                | Self::Lock { op: LockOp::Test(_), .. }
+                | Self::Lock { op: LockOp::Test(_) | LockOp::Who(_), .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattr { .. }
                 | Self::StatFs
@@ -531,6 +531,8 @@ pub enum Reply {
         /// Files of which the session has no lease any more, or which are gone.
         refused: Vec<Gfid>,
     },
+    /// The session whose lock is in the way, if there is one.
+    Holder(Option<SessionId>),
 }
 
 /// A reply as it travels.

@@ -2,7 +2,8 @@
 //!
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
-//! * [`object`]: named objects, to and from files and pipes.
+//! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
+//! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
 //!   client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
@@ -18,6 +19,7 @@ mod error;
 mod history;
 mod locks;
 mod monitor;
+mod nbd;
 mod object;
 mod output;
 mod pool;
@@ -27,6 +29,8 @@ mod status;
 mod table;
 mod telemetry;
 mod top;
+mod transfer;
+mod volume;
 mod watch;
 
 use clap::{Parser, Subcommand};
@@ -84,6 +88,12 @@ enum Command {
     /// Settings of a running daemon
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Volumes: disks of virtual machines
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// Volumes by NBD, as qemu and others speak it
+    #[command(subcommand)]
+    Nbd(nbd::NbdCommand),
     /// Checks what is on the disks, repairs what it can, and names what it cannot
     Scrub(scrub::ScrubArgs),
 }
@@ -124,8 +134,9 @@ impl Cluster {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Off unless asked for: what matters to the operator is in the error.
-    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| "off".into());
+    // Off unless asked for, but where a command serves: what matters to the operator is in the error.
+    let usual = if matches!(cli.command, Command::Nbd(_)) { "info" } else { "off" };
+    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| usual.into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -183,5 +194,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Config(command) => config::run(&cluster, command),
         Command::Scrub(args) => scrub::run(&cluster, &args),
         Command::Object(command) => object::run(&cluster, command),
+        Command::Volume(command) => volume::run(&cluster, command),
+        Command::Nbd(command) => nbd::run(&cluster, command),
     }
 }
