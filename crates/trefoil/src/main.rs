@@ -37,6 +37,7 @@ use clap::{Parser, Subcommand};
 use error::OperatorError;
 use protocol::OsdId;
 use protocol::monitor::{ClusterStatus, Health, MonitorReply, MonitorRequest};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -137,7 +138,8 @@ fn main() -> ExitCode {
     // Off unless asked for, but where a command serves: what matters to the operator is in the error.
     let usual = if matches!(cli.command, Command::Nbd(_)) { "info" } else { "off" };
     let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| usual.into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output wants no more of it.

@@ -6,9 +6,8 @@
 //! * [`limits`]: how much of a volume may be used in a second, as numbers and as a state machine.
 //! * [`nbd`]: the server.
 //!
-//! A volume is a file in the directory [`DIRECTORY`] of the cluster's namespace, so that it has
-//! leases, a size, recovery after a crash, and removal in the background as files have. Whoever
-//! opens one takes a lock on all of it (`fcntl`'s, which the metadata service keeps): a second
+//! A volume is a file in a hidden directory of the cluster's namespace, so that it has leases, a
+//! size, recovery after a crash, and removal in the background as files have. Whoever opens one takes a lock on all of it (`fcntl`'s, which the metadata service keeps): a second
 //! opener is refused, and the lock goes with the session of a process that dies, after its last
 //! writes are decided.
 //!
@@ -29,8 +28,5 @@ pub use name::VolumeName;
 pub use volume::{Access, Extent, Outcome, Request, Volume};
 pub use volumes::{Holder, VolumeInfo, Volumes};
 
-/// The directory that holds the volumes, below the root of the namespace. It is made with the
-/// first volume, for user 0 alone.
-pub const DIRECTORY: &str = ".volumes";
 /// Bytes of a sector: sizes of volumes are multiples of it.
 pub const SECTOR_BYTES: u64 = 512;

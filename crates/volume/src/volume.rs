@@ -132,7 +132,8 @@ pub(crate) fn lock_for(access: Access) -> RangeLock {
 
 /// Starts a file system for volumes on a session.
 pub(crate) fn file_system(client: client::Client) -> Result<FileSystem, ClientError> {
-    FileSystem::start(client, client::fs::FsOptions::default(), Arc::new(NoKernelCache))
+    let options = client::fs::FsOptions { is_mount: false, ..Default::default() };
+    FileSystem::start(client, options, Arc::new(NoKernelCache))
 }
 
 /// Runs an operation on a worker and waits for it; not on a worker.

@@ -5,12 +5,12 @@
 //! its name last. Names are one set in all pools.
 
 use crate::volume::{Access, Volume, caller, file_system, lock_for, run};
-use crate::{DIRECTORY, Limits, SECTOR_BYTES, VolumeError, VolumeName};
+use crate::{Limits, SECTOR_BYTES, VolumeError, VolumeName};
 use client::fs::{FileSystem, LocalFs, Permissions};
 use client::{Client, ClientConfig, ClientError, FileRef};
 use protocol::lock::LockOwner;
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Attr, FileKind, NamespaceOp, Reply, SetAttr};
+use protocol::namespace::{Attr, NamespaceOp, Reply, SetAttr, VOLUMES};
 use protocol::{Gfid, PoolId, SessionId};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -185,7 +185,7 @@ impl Volumes {
     /// Those of the cluster.
     pub fn list(&self) -> Result<Vec<(VolumeName, u64)>, VolumeError> {
         let (client, mut found, mut after) = (self.fs.client(), Vec::new(), Vec::new());
-        let Some(gfid) = self.existing_directory()? else { return Ok(found) };
+        let gfid = self.directory()?;
         loop {
             let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: LIST_PAGE };
             let (entries, end) = match client.block_on(client.namespace(op, caller()))? {
@@ -194,10 +194,8 @@ impl Volumes {
             };
             let Some(last) = entries.last() else { return Ok(found) };
             after = last.name.clone();
-            // Somebody may have made other files there, through a mount.
-            let volumes = entries.iter().filter(|entry| entry.attr.kind == FileKind::Regular);
             let named = |name: &[u8]| std::str::from_utf8(name).ok()?.parse::<VolumeName>().ok();
-            found.extend(volumes.filter_map(|entry| Some((named(&entry.name)?, entry.attr.size))));
+            found.extend(entries.iter().filter_map(|entry| Some((named(&entry.name)?, entry.attr.size))));
             if end {
                 return Ok(found);
             }
@@ -222,40 +220,20 @@ impl Volumes {
 
     fn find(&self, name: &VolumeName) -> Result<Attr, VolumeError> {
         let missing = || VolumeError::NoVolume(name.to_string());
-        let dir = self.existing_directory()?.ok_or_else(missing)?;
+        let dir = self.directory()?;
         let stored = name.stored();
         match run(&self.fs, dir, move |fs| async move { fs.lookup(dir, stored, caller()).await }) {
-            Ok(attr) if attr.kind == FileKind::Regular => Ok(attr),
-            Ok(_) | Err(ClientError::Posix(ENOENT)) => Err(missing()),
-            Err(error) => Err(error.into()),
+            Err(ClientError::Posix(ENOENT)) => Err(missing()),
+            other => Ok(other?),
         }
     }
 
-    fn existing_directory(&self) -> Result<Option<Gfid>, VolumeError> {
-        let name = DIRECTORY.as_bytes().to_vec();
-        match run(&self.fs, Gfid::ROOT, move |fs| async move { fs.lookup(Gfid::ROOT, name, caller()).await }) {
-            Ok(attr) => Ok(Some(attr.gfid)),
-            Err(ClientError::Posix(ENOENT)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The directory of volumes, made if it is missing.
+    /// The directory of volumes, which no mount shows.
     fn directory(&self) -> Result<Gfid, VolumeError> {
-        if let Some(found) = self.existing_directory()? {
-            return Ok(found);
-        }
-        let name = DIRECTORY.as_bytes().to_vec();
-        let permissions = Permissions { mode: 0o700, umask: 0 };
-        let made = run(&self.fs, Gfid::ROOT, move |fs| async move {
-            fs.make(Gfid::ROOT, name, FileKind::Directory, permissions, 0, caller()).await
-        });
-        match made {
-            Ok(attr) => Ok(attr.gfid),
-            Err(ClientError::Posix(EEXIST)) => {
-                self.existing_directory()?.ok_or(VolumeError::Client(ClientError::Posix(ENOENT)))
-            }
-            Err(error) => Err(error.into()),
+        let client = self.fs.client();
+        match client.block_on(client.namespace(NamespaceOp::BlobRoot { pool: VOLUMES }, caller()))? {
+            Reply::Attr(attr) => Ok(attr.gfid),
+            other => Err(ClientError::Protocol(format!("{other:?} to a question for the volumes")).into()),
         }
     }
 
