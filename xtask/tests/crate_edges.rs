@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// From the ground up. Tools stand beside the layers and may use any.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
     "placement",
     "protocol",
     "messenger",
@@ -12,6 +12,7 @@ const LAYERS: [&str; 11] = [
     "cluster",
     "metadata",
     "client",
+    "volume",
     "osd-daemon",
     "fuse-client",
     "trefoil",

@@ -194,9 +194,7 @@ fn carry_out(volumes: &Volumes, command: VolumeCommand, source: Option<Source>) 
             import(volumes, &name, pool.as_deref(), source)
         }
         VolumeCommand::Export { name, file } => export(volumes, &name, Target::open(Some(&file))?),
-        VolumeCommand::Set { name, limits } => {
-            Ok(volumes.set_limits(&name, limits.change(volumes.limits(&name)?))?)
-        }
+        VolumeCommand::Set { name, limits } => Ok(volumes.set_limits(&name, limits.change(volumes.limits(&name)?))?),
     }
 }
 

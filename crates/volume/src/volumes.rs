@@ -316,8 +316,7 @@ impl Volumes {
         let (owner, lock) = (LockOwner(fastrand::u64(..)), lock_for(access));
         let begin = Instant::now();
         loop {
-            let locked =
-                run(&self.fs, gfid, move |fs| async move { fs.set_lock(gfid, owner, lock, caller()).await });
+            let locked = run(&self.fs, gfid, move |fs| async move { fs.set_lock(gfid, owner, lock, caller()).await });
             match locked {
                 Ok(()) => return Ok(owner),
                 Err(ClientError::Posix(EAGAIN)) => {}

@@ -288,7 +288,8 @@ fn checked(
         return Ok(Request::Flush);
     }
     let Some(end) = header.end().filter(|end| *end <= size) else {
-        let error = if matches!(command, Command::Write | Command::WriteZeroes) { NbdError::Enospc } else { NbdError::Einval };
+        let error =
+            if matches!(command, Command::Write | Command::WriteZeroes) { NbdError::Enospc } else { NbdError::Einval };
         return Err((error, "the range ends beyond the volume"));
     };
     let (range, fua) = (offset..end, flags & FUA != 0);
