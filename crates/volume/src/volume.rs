@@ -394,7 +394,7 @@ mod tests {
             found.iter().map(|extent| (extent.len, extent.is_hole)).collect::<Vec<_>>()
         };
         assert_eq!(of(&[]), [(100, true)]);
-        assert_eq!(of(&[100..200]), [(100, false)]);
+        assert_eq!(of(&[100..150, 150..200]), [(100, false)]);
         assert_eq!(of(&[0..110, 110..120, 150..300]), [(20, false), (30, true), (50, false)]);
         assert_eq!(of(&[120..130, 125..140]), [(20, true), (20, false), (60, true)]);
     }

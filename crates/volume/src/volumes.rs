@@ -10,7 +10,7 @@ use client::fs::{FileSystem, LocalFs, Permissions};
 use client::{Client, ClientConfig, ClientError, FileRef};
 use protocol::lock::LockOwner;
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Attr, NamespaceOp, Reply, SetAttr, VOLUMES};
+use protocol::namespace::{Attr, DirEntry, NamespaceOp, Reply, SetAttr, VOLUMES};
 use protocol::{Gfid, PoolId, SessionId};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -27,7 +27,6 @@ const STEAL_WAIT: Duration = Duration::from_secs(60);
 const STEAL_PAUSE: Duration = Duration::from_millis(100);
 /// Entries of the directory asked for at once.
 const LIST_PAGE: u32 = 1024;
-const ENOENT: i32 = 2;
 const EAGAIN: i32 = 11;
 const EEXIST: i32 = 17;
 const ENODATA: i32 = 61;
@@ -184,14 +183,9 @@ impl Volumes {
     /// # Errors
     /// Those of the cluster.
     pub fn list(&self) -> Result<Vec<(VolumeName, u64)>, VolumeError> {
-        let (client, mut found, mut after) = (self.fs.client(), Vec::new(), Vec::new());
-        let gfid = self.directory()?;
+        let (gfid, mut found, mut after) = (self.directory()?, Vec::new(), Vec::new());
         loop {
-            let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: LIST_PAGE };
-            let (entries, end) = match client.block_on(client.namespace(op, caller()))? {
-                Reply::Entries { entries, end } => (entries, end),
-                other => return Err(ClientError::Protocol(format!("{other:?} to a listing")).into()),
-            };
+            let (entries, end) = self.entries(gfid, after, LIST_PAGE)?;
             let Some(last) = entries.last() else { return Ok(found) };
             after = last.name.clone();
             let named = |name: &[u8]| std::str::from_utf8(name).ok()?.parse::<VolumeName>().ok();
@@ -218,13 +212,20 @@ impl Volumes {
         Ok(VolumeInfo { name: name.clone(), size: attr.size, pool, used, limits, holder })
     }
 
+    /// By the directory's listing, for which nobody has to be asked: a lookup would recall the lease
+    /// of whoever writes the volume, and wait for one who does not answer.
     fn find(&self, name: &VolumeName) -> Result<Attr, VolumeError> {
-        let missing = || VolumeError::NoVolume(name.to_string());
-        let dir = self.directory()?;
-        let stored = name.stored();
-        match run(&self.fs, dir, move |fs| async move { fs.lookup(dir, stored, caller()).await }) {
-            Err(ClientError::Posix(ENOENT)) => Err(missing()),
-            other => Ok(other?),
+        let (entries, _) = self.entries(self.directory()?, before(name.as_str()), 1)?;
+        let found = entries.into_iter().find(|entry| entry.name == name.as_str().as_bytes());
+        found.map(|entry| entry.attr).ok_or_else(|| VolumeError::NoVolume(name.to_string()))
+    }
+
+    /// Entries of the directory, and whether it ends with them.
+    fn entries(&self, gfid: Gfid, after: Vec<u8>, limit: u32) -> Result<(Vec<DirEntry>, bool), VolumeError> {
+        let client = self.fs.client();
+        match client.block_on(client.namespace(NamespaceOp::ReadDir { gfid, after, limit }, caller()))? {
+            Reply::Entries { entries, end } => Ok((entries, end)),
+            other => Err(ClientError::Protocol(format!("{other:?} to a listing")).into()),
         }
     }
 
@@ -382,12 +383,22 @@ async fn set_size(fs: &LocalFs, gfid: Gfid, size: u64) -> Result<Attr, ClientErr
     fs.setattr(gfid, SetAttr { size: Some(size), ..SetAttr::default() }, caller()).await
 }
 
+/// What comes before this name, and after every other name before it: no name has a byte 0xff.
+fn before(name: &str) -> Vec<u8> {
+    let mut bytes = name.as_bytes().to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last -= 1;
+    }
+    bytes.push(0xff);
+    bytes
+}
+
 /// A size that a volume can have.
 fn checked_size(size: u64) -> Result<u64, VolumeError> {
     let complaint = match size {
         0 => "0 bytes are no volume",
         _ if size > SIZE_BYTES_MAX => "a volume has at most 1 EiB",
-        _ if size % SECTOR_BYTES != 0 => "the size of a volume is a multiple of 512 bytes",
+        _ if !size.is_multiple_of(SECTOR_BYTES) => "the size of a volume is a multiple of 512 bytes",
         _ => return Ok(size),
     };
     Err(VolumeError::Invalid(complaint.to_owned()))
@@ -396,6 +407,16 @@ fn checked_size(size: u64) -> Result<u64, VolumeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_lies_between_a_name_and_what_comes_before_it() {
+        let mut names = ["a", "a ", "a~", "aa", "ab", "b", "b0", "Ü", "Üa", "Ý", "z\u{10ffff}", "z\u{10ffff}z"];
+        names.sort_unstable();
+        for (at, name) in names.iter().enumerate() {
+            assert!(before(name) < name.as_bytes().to_vec());
+            assert!(names[..at].iter().all(|other| other.as_bytes() < &before(name)[..]), "{name}");
+        }
+    }
 
     #[test]
     fn sizes_are_whole_sectors() {

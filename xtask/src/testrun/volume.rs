@@ -228,9 +228,9 @@ fn exclusive(bench: &Bench, rig: &Rig) -> Outcome {
     shell(bench, rig, "exclusive", "trefoil volume create $V --size 64MiB", 20)?;
     let served = serve(bench, rig, "exclusive", "exclusive", &[])?;
     let refused = "for line in \"nbd serve $V --socket second\" \"nbd serve $V --socket second --read-only\" \
-         \"volume rm $V --yes\" \"volume resize $V --size 128MiB\" \"volume export $V out\"; do\n\
+         \"volume rm $V --yes\" \"volume resize $V --size 128MiB\" \"volume export $V refused\"; do\n\
            test $(code trefoil $line) = 5; grep -q \"open elsewhere, by session .*nbd $V\" said; done\n\
-         test ! -e second; test ! -e out; trefoil volume info $V | grep -q \"open *by session .*nbd $V\"\n\
+         test ! -e second; test ! -e refused; trefoil volume info $V | grep -q \"open *by session .*nbd $V\"\n\
          test $(code trefoil nbd serve $V --steal --socket $(dirname ${U#*socket=})/$V) = 1; grep -q 'in use' said";
     shell(bench, rig, "exclusive", refused, 60)?;
     served.stop(bench)?;
