@@ -64,8 +64,8 @@ fn end_first(under_way: &mut UnderWay) -> Result<Option<Outcome>, VolumeError> {
     receiver.recv_blocking().unwrap_or(Err(VolumeError::Client(ClientError::Closed))).map(Some)
 }
 
-/// Makes a volume of everything that the source has; its size is the source's, up to a whole sector.
-/// Returns it. `progress` is called with the bytes done so far.
+/// Makes a volume of everything that the source has; its size is the source's, up to a whole
+/// sector. Returns it. `progress` is called with the bytes done so far.
 ///
 /// # Errors
 /// As [`Volumes::create`]; [`VolumeError::Local`] where the source fails.

@@ -7,9 +7,10 @@
 //! * [`nbd`]: the server.
 //!
 //! A volume is a file in a hidden directory of the cluster's namespace, so that it has leases, a
-//! size, recovery after a crash, and removal in the background as files have. Whoever opens one takes a lock on all of it (`fcntl`'s, which the metadata service keeps): a second
-//! opener is refused, and the lock goes with the session of a process that dies, after its last
-//! writes are decided.
+//! size, recovery after a crash, and removal in the background as files have. Whoever opens one
+//! takes a lock on all of it (`fcntl`'s, which the metadata service keeps): a second opener is
+//! refused, and the lock goes with the session of a process that dies, after its last writes are
+//! decided.
 //!
 //! Knows nothing of FUSE. Start reading at [`Volumes::open`] and [`Volume::submit`].
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! The volumes of a cluster: made, found, opened, resized, removed.
 //!
-//! Contract: for ordinary threads; every function blocks. A volume appears under its name when it is
-//! whole: it is made as a file without a name, which goes with the session that makes it, and gets
-//! its name last. Names are one set in all pools.
+//! Contract: for ordinary threads; every function blocks. A volume appears under its name when it
+//! is whole: it is made as a file without a name, which goes with the session that makes it, and
+//! gets its name last. Names are one set in all pools.
 
 use crate::volume::{Access, Volume, caller, file_system, lock_for, run};
 use crate::{Limits, SECTOR_BYTES, VolumeError, VolumeName};

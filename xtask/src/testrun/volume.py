@@ -96,7 +96,8 @@ def garbage(path, name):
         assert is_closed(client), words[:40]
     # An option that is refused is not the end.
     client = raw(path)
-    client.sendall(struct.pack(">I", 3) + option(7, b"\0\0\0\xff") + option(6, b"\0\0\0\2xx\0\0") + option(1))
+    refused = option(7, b"\0\0\0\xff") + option(6, b"\0\0\0\2xx\0\0")
+    client.sendall(struct.pack(">I", 3) + refused + option(1))
     assert struct.unpack(">QIII", client.recv(20, socket.MSG_WAITALL))[2] == 0x80000003
     client.close()
     # Requests that make no sense are errors, and the connection goes on.
@@ -195,7 +196,8 @@ def extents(handle, length, offset=0):
 
 def flags(uri):
     one, two = connected(uri), connected(uri)
-    assert one.can_multi_conn() and one.can_fua() and one.can_zero() and one.can_fast_zero() and one.can_df()
+    assert one.can_multi_conn() and one.can_fua() and one.can_df()
+    assert one.can_zero() and one.can_fast_zero()
     one.pwrite(b"a" * BLOCK, 1 << 20, nbd.CMD_FLAG_FUA)
     two.pwrite(b"b" * BLOCK, (1 << 20) + BLOCK)
     one.flush()
@@ -266,7 +268,8 @@ class Writer(threading.Thread):
             else:
                 assert data == stamp(held, version), f"block {block} is torn"
             assert held == block and version in self.allowed[block], (
-                f"block {block} holds version {version} of {held}; answered or under way: {self.allowed[block]}"
+                f"block {block} holds version {version} of {held}, "
+                f"answered or under way: {self.allowed[block]}"
             )
             self.allowed[block] = [version]
 
@@ -313,7 +316,8 @@ def stamped(uri, stop, rounds):
     for writer in writers:
         if writer.error:
             raise writer.error
-    answered, flushed = (sum(getattr(w, what) for w in writers) for what in ("answered", "flushed"))
+    answered = sum(writer.answered for writer in writers)
+    flushed = sum(writer.flushed for writer in writers)
     losses = min(writer.losses for writer in writers)
     print(f"{answered} writes, {flushed} flushes, {losses} connections lost by each writer at least")
     assert losses >= int(rounds) and answered > 100 and flushed > 10, "this shows nothing"
@@ -351,7 +355,7 @@ def stolen(old_uri, new_uri):
 
 
 def stopped(old_uri, new_uri, go):
-    """The old server is stopped with a write in its hands, and wakes up when the volume is another's."""
+    """The old server is stopped with writes in its hands, and wakes up when it is deposed."""
     old = connected(old_uri)
     old.pwrite(b"o" * BLOCK, 0)
     print("connected", flush=True)

@@ -1,9 +1,10 @@
 //! One client of the NBD server: its options, then its requests.
 //!
-//! Contract: a thread reads, and may wait; the cluster's workers answer. What a client has under way
-//! is bounded by [`REQUESTS_MAX`] and [`BYTES_MAX`]: beyond them nothing is read from it. A client
-//! that stops in the middle of a request is cut off after [`super::outbox::STALL_MAX`]; between
-//! requests it may be silent for ever. What it asked for and was not begun when it went is not done.
+//! Contract: a thread reads, and may wait; the cluster's workers answer. What a client has under
+//! way is bounded by [`REQUESTS_MAX`] and [`BYTES_MAX`]: beyond them nothing is read from it. A
+//! client that stops in the middle of a request is cut off after [`super::outbox::STALL_MAX`];
+//! between requests it may be silent for ever. What it asked for and was not begun when it went is
+//! not done.
 
 use super::budget::{Budget, Permit};
 use super::handshake::{Agreed, Handshake, Next, OPTION_BYTES_MAX, OPTIONS_MAX};

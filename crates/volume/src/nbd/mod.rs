@@ -8,9 +8,9 @@
 //! `base:allocation`. There is no TLS and no authentication: who reaches the socket has the volume.
 //!
 //! Contract: a flush covers every write that was answered before it, on whichever connection. No
-//! client makes this process keep more than [`budget::BYTES_MAX`] and
-//! [`connection::BYTES_MAX`] allow. What makes no sense is answered with an error where the protocol
-//! has one for it, and closes the connection where it has none.
+//! client makes this process keep more than [`budget::BYTES_MAX`] and [`connection::BYTES_MAX`]
+//! allow. What makes no sense is answered with an error where the protocol has one for it, and
+//! closes the connection where it has none.
 
 pub mod budget;
 pub mod connection;

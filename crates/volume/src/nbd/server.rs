@@ -1,8 +1,8 @@
 //! Sockets, clients, and the end of serving.
 //!
-//! Contract: a server gives one volume to any number of clients, up to [`CONNECTIONS_MAX`]. A client
-//! that connects is served once nothing is under way of those that have gone: a request that it
-//! sends again is never followed by the same one of its connection before.
+//! Contract: a server gives one volume to any number of clients, up to [`CONNECTIONS_MAX`]. A
+//! client that connects is served once nothing is under way of those that have gone: a request that
+//! it sends again is never followed by the same one of its connection before.
 
 use super::budget::{self, Budget};
 use super::connection::Connection;
