@@ -1,8 +1,9 @@
-//! The developer's commands: `cargo xtask demo`, `cluster`, `test`, `sim`, `compare`, `bench`.
+//! The developer's commands: `cargo xtask demo`, `cluster`, `check`, `test`, `sim`, `compare`, `bench`.
 //!
 //! * [`demo`]: the system shown in plain words, from start to a dead and returned OSD.
 //! * [`cluster`]: separate processes in one directory, for hands and for every test here.
 //! * [`bench`]: comparisons that keep a report under `benches/runs`.
+//! * [`check`]: what is soon known of a change.
 //! * [`compare`]: other systems measured beside ours, with a report under `benches/runs`.
 //! * [`docs`]: the documents as a book.
 //! * [`soak`]: a user without rights and without measure, whom nobody may notice.
@@ -14,6 +15,7 @@
 //! product's own code. Start reading at [`cluster::Cluster`].
 
 mod bench;
+mod check;
 mod cluster;
 mod compare;
 mod crash;
@@ -54,6 +56,8 @@ enum Task {
     /// Runs a cluster of separate processes on this machine
     #[command(subcommand)]
     Cluster(cluster::cli::ClusterTask),
+    /// Formatting, lints, and the tests of the packages that changed: what is soon known of a change
+    Check(check::CheckArgs),
     /// Formatting, lints, all tests, and programs of others on a real mount; ends in `N passed, N failed`
     Test(testrun::TestArgs),
     /// Feeds the decoders of bytes from outside with inputs that coverage leads to
@@ -83,7 +87,7 @@ enum Task {
     },
     /// One check of the mounted tests, in a process of its own so that it can be killed
     #[command(hide = true)]
-    Check {
+    PosixCheck {
         /// Which
         name: String,
         /// An empty directory on the mount
@@ -127,7 +131,7 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> Outcome {
     match task {
-        Task::Check { name, dir, quick } => return testrun::posix::run_one(&name, &dir, quick),
+        Task::PosixCheck { name, dir, quick } => return testrun::posix::run_one(&name, &dir, quick),
         Task::Stamp(task) => return stamp::run(task),
         Task::Load(args) => return compare::load(&args),
         Task::SameTree { from, copy, files, bytes } => {
@@ -138,6 +142,7 @@ fn run(task: Task) -> Outcome {
     let interrupt = Interrupt::install()?;
     match task {
         Task::Demo => demo::run(&interrupt),
+        Task::Check(args) => check::run(&args, &interrupt),
         Task::Cluster(task) => cluster::cli::run(task, &interrupt),
         Task::Crash(args) => crash::run(&args, &interrupt),
         Task::Soak(args) => soak::run(&args, &interrupt),
@@ -149,6 +154,8 @@ fn run(task: Task) -> Outcome {
         Task::Bench(task) => bench::run(task, &interrupt),
         Task::Docs(args) => docs::run(&args, &interrupt),
         Task::Sim { args } => sim::run(&args, &interrupt),
-        Task::Check { .. } | Task::Stamp(_) | Task::SameTree { .. } | Task::Load(_) => unreachable!("handled above"),
+        Task::PosixCheck { .. } | Task::Stamp(_) | Task::SameTree { .. } | Task::Load(_) => {
+            unreachable!("handled above")
+        }
     }
 }

@@ -33,18 +33,12 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     files_below(dir, "md")
 }
 
+/// Documents at the top of the repository.
+const TOP: [&str; 6] = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "RELEASE.md"];
+
 fn documents() -> Vec<PathBuf> {
-    let top = [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "RELEASE.md",
-        "benches/README.md",
-        "vendor/fuser/README.md",
-    ];
-    top.iter().map(|name| root().join(name)).chain(below(&root().join("docs"))).collect()
+    let others = ["benches/README.md", "vendor/fuser/README.md"];
+    TOP.iter().chain(&others).map(|name| root().join(name)).chain(below(&root().join("docs"))).collect()
 }
 
 /// Targets of inline links, and the line of each.
@@ -91,7 +85,7 @@ fn documents_by_reader_fit_on_a_screen() {
     let mut wide = Vec::new();
     let by_reader =
         ["docs/use", "docs/compare", "docs/design", "docs/develop"].map(|dir| below(&root().join(dir))).concat();
-    for path in by_reader.into_iter().chain(["README.md", "CHANGELOG.md"].map(|name| root().join(name))) {
+    for path in by_reader.into_iter().chain(TOP.map(|name| root().join(name))) {
         for (number, line) in read(&path).lines().enumerate() {
             let is_exempt = line.starts_with('|') || line.starts_with("    ") || line.contains("](");
             if !is_exempt && line.chars().count() > COLUMNS_MAX {
@@ -201,6 +195,18 @@ fn every_rule_of_the_protocol_is_told() {
         assert!(page.contains(&row), "docs/design/rules.md lacks the row: {row}");
     }
     assert_eq!(page.matches("\n| `").count(), rules.len(), "docs/design/rules.md has rules that are not in the code");
+}
+
+#[test]
+fn every_code_of_health_is_told() {
+    let code = read(&root().join("crates/protocol/src/health.rs"));
+    let (_, list) = code.split_once("health_codes! {\n").expect("the list of codes");
+    let words = list.lines().filter_map(|line| line.split_once(" = \"")?.1.split_once("\":"));
+    let words: BTreeSet<&str> = words.map(|(word, _)| word).collect();
+    assert!(words.len() > 15, "only {} codes were found", words.len());
+    let page = read(&root().join("docs/use/health.md"));
+    let told: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(told, words, "sections of docs/use/health.md, and codes");
 }
 
 /// Words in backticks.

@@ -15,6 +15,8 @@
 //! Placement already answers where they would go.
 
 mod create;
+mod events;
+mod health;
 mod pg;
 mod progress;
 mod resolve;
@@ -25,13 +27,14 @@ mod status;
 mod tests;
 
 pub use create::{CreateError, ExpectedOsd, PoolSpec, create_cluster};
+pub use events::EVENTS_MAX;
 pub use resolve::Action;
 
 use crate::map::{ClusterMap, SessionState};
 use crate::state::MonitorState;
 use pg::PgRules;
 use progress::Progress;
-use protocol::monitor::{MapUpdate, MdsReport, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
+use protocol::monitor::{Health, MapUpdate, MdsReport, MonitorReply, MonitorRequest, OsdReport, ResolveReply};
 use protocol::{Epoch, OsdId, PgId, Rule, Rules, SessionId, ShardIndex, ShardSet};
 use resolve::Resolver;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,6 +105,8 @@ struct Liveness {
     sessions: BTreeMap<SessionId, Duration>,
     reports: BTreeMap<OsdId, OsdReport>,
     progress: Progress,
+    watch: health::Watch,
+    events: events::Events,
     /// OSDs that were down at the start, until they boot or `wait_until` passes.
     awaited: BTreeSet<OsdId>,
     wait_until: Duration,
@@ -158,6 +163,9 @@ impl Monitor {
     pub fn handle(&mut self, request: MonitorRequest, now: Duration) -> MonitorReply {
         let outcome = match request {
             MonitorRequest::Subscribe => return MonitorReply::Map(self.update()),
+            MonitorRequest::Events { after } => {
+                return MonitorReply::Events(self.live.events.after(after, self.live.last_tick));
+            }
             MonitorRequest::Status => return MonitorReply::Status(Box::new(self.status())),
             MonitorRequest::OpenSession { name } => return self.open_session(name, now),
             MonitorRequest::RenewSession { session } => return self.renew_session(session, now),
@@ -212,6 +220,7 @@ impl Monitor {
         let silent = |(id, at): (&OsdId, &Duration)| (now > *at + grace).then_some(*id);
         for osd in self.live.osds.iter().filter_map(silent).collect::<Vec<_>>() {
             tracing::warn!(%osd, "no heartbeat: marked down");
+            self.note(Health::Degraded, &format!("{osd} sends no heartbeats"));
             self.mark_down(osd);
         }
         let over = |(id, at): (&SessionId, &Duration)| (now > *at).then_some(*id);
@@ -220,6 +229,7 @@ impl Monitor {
         }
         self.commit();
         self.drop_resolved();
+        self.watch_health(now);
     }
 
     /// The questions to ask OSDs now. Every one must be answered, or given up, with [`Monitor::resolve_answer`].
@@ -262,17 +272,24 @@ impl Monitor {
                  is lost, run `trefoil osd replace {id}` and start {id} again"
             ));
         }
+        let started = match (replaced, lost) {
+            (true, _) => "on another disk: everything on it will be rebuilt",
+            (false, true) => "after its machine was restarted",
+            (false, false) => "",
+        };
         if replaced {
             tracing::warn!(osd = %id, "the disk was replaced: everything on it will be rebuilt");
         }
         osd.replace = false;
         tracing::info!(osd = %id, addr = %process.addr, lost, blank, "boot");
         (osd.up, osd.addr, osd.cores) = (true, Some(process.addr), process.cores.max(1));
+        let what = format!("{id} started on {} {started}", process.host);
         (osd.fsid, osd.host) = (process.fsid, process.host);
         self.live.osds.insert(id, now);
         self.live.heard.insert(id);
         self.live.awaited.remove(&id);
         self.live.reports.remove(&id);
+        self.note(Health::Ok, what.trim_end());
         self.resolver.forget_osd(id);
         self.change.any = true;
         // Rule: BootEpoch
@@ -304,6 +321,7 @@ impl Monitor {
         }
         tracing::warn!(osd = %id, "may be replaced: its next start may be on an empty disk");
         self.state.map.osds.get_mut(&id).expect("it is known").replace = true;
+        self.note(Health::Ok, &format!("{id} may start on an empty disk, an operator said"));
         self.change.any = true;
         Ok(())
     }
@@ -312,6 +330,7 @@ impl Monitor {
         self.known(id)?;
         if self.state.map.osds[&id].up {
             tracing::info!(osd = %id, "leaves");
+            self.note(Health::Degraded, &format!("{id} was stopped"));
             self.mark_down(id);
         }
         Ok(())
@@ -380,6 +399,7 @@ impl Monitor {
         }
         let session = SessionId::new(self.state.map.last_session.get() + 1);
         tracing::info!(%session, name, "opens");
+        self.note(Health::Ok, &format!("{session} opened: {name}"));
         self.state.map.last_session = session;
         self.state.map.sessions.insert(session, SessionState::Live);
         self.state.session_names.insert(session, name);
@@ -402,6 +422,7 @@ impl Monitor {
     fn close_session(&mut self, session: SessionId) -> Result<(), String> {
         if self.state.map.sessions.get(&session) == Some(&SessionState::Live) {
             tracing::info!(%session, "closes");
+            self.note(Health::Ok, &format!("{session} closed: {}", self.session_name(session)));
             self.forget_session(session);
         }
         Ok(())
@@ -413,6 +434,7 @@ impl Monitor {
             return;
         }
         tracing::warn!(%session, name = self.state.session_names.get(&session), "{why}: dead");
+        self.note(Health::Degraded, &format!("{session} was {why} and is dead: {}", self.session_name(session)));
         self.state.map.sessions.insert(session, SessionState::Dead);
         self.resolver.begin(session);
         self.change.any = true;
@@ -423,6 +445,15 @@ impl Monitor {
                 self.change.pgs.insert(pg);
             }
         }
+    }
+
+    fn session_name(&self, session: SessionId) -> &str {
+        self.state.session_names.get(&session).map_or("", String::as_str)
+    }
+
+    /// An event, for people.
+    fn note(&mut self, severity: Health, what: &str) {
+        self.live.events.add(self.live.last_tick, severity, what);
     }
 
     fn forget_session(&mut self, session: SessionId) {
@@ -445,6 +476,7 @@ impl Monitor {
 
     fn create_pool(&mut self, spec: &PoolSpec) -> Result<(), CreateError> {
         let pgs = create::add_pool(&mut self.state, spec)?;
+        self.note(Health::Ok, &format!("pool {:?} was made", spec.name));
         self.change.any = true;
         for pg in pgs {
             self.with_pg(pg, |rules| rules.propose());
@@ -468,6 +500,7 @@ impl Monitor {
             self.state.map.mds = Some(addr);
             self.change.any = true;
         }
+        self.note(Health::Ok, &format!("the metadata service started at {addr}"));
         self.live.mds_heard = Some(now);
         Ok(())
     }
@@ -536,6 +569,7 @@ impl Monitor {
             debug_assert!(change.pgs.is_empty());
             return;
         }
+        self.live.watch.look_again();
         let map = &mut self.state.map;
         map.epoch = Epoch::new(map.epoch.get() + 1);
         for id in change.pgs {

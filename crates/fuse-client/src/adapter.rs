@@ -257,7 +257,8 @@ refuse! {
 /// kernel's own truncation also drops set-user-id), and WRITEBACK_CACHE. POSIX_ACL comes with
 /// DONT_MASK, since a default ACL counts in place of the umask, and with SETXATTR_EXT, which tells
 /// whether an ACL takes set-group-ID away.
-const CAPABILITIES: [InitFlags; 15] = [
+const CAPABILITIES: [InitFlags; 16] = [
+    InitFlags::FUSE_ALLOW_IDMAP,
     InitFlags::FUSE_POSIX_ACL,
     InitFlags::FUSE_DONT_MASK,
     InitFlags::FUSE_SETXATTR_EXT,

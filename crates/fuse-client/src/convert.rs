@@ -1,7 +1,7 @@
 //! FUSE's types from ours and back. Pure.
 
 use client::ClientError;
-use client::fs::{AllocateMode, Writer};
+use client::fs::{AllocateMode, Identity, Writer};
 use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags, Request, TimeOrNow};
 use protocol::Gfid;
 use protocol::namespace::{Attr, Caller, FileKind, RenameMode, Timestamp};
@@ -25,11 +25,20 @@ pub fn writer(request: &Request) -> Writer {
     Writer { caller: caller(request), process: request.pid() }
 }
 
-/// The supplementary groups of a process; none if it is gone.
-pub fn groups_of(process: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    line.unwrap_or_default().split_whitespace().filter_map(|group| group.parse().ok()).collect()
+/// Who a process, or thread, is; `None` if it is gone, or in another PID namespace (0).
+pub fn identity_of(process: u32) -> Option<Identity> {
+    identity(&std::fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+}
+
+/// Who it is of whom `/proc` has this status.
+fn identity(status: &str) -> Option<Identity> {
+    let ids = |field| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        line.unwrap_or_default().split_whitespace().filter_map(|id| id.parse::<u32>().ok()).collect::<Vec<_>>()
+    };
+    // Real, effective, saved, and that which counts for files.
+    let for_files = |field| ids(field).get(3).copied();
+    Some(Identity { uid: for_files("Uid:")?, gid: for_files("Gid:")?, groups: ids("Groups:") })
 }
 
 /// The errno of an error.
@@ -149,6 +158,16 @@ pub fn allocate_mode(mode: i32) -> Option<AllocateMode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_ids_that_count_for_files_are_read() {
+        let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n";
+        assert_eq!(identity(status), Some(Identity { uid: 4, gid: 8, groups: vec![9, 10] }));
+        assert_eq!(identity("Uid:\t1\t2\n"), None);
+        let own = identity_of(std::process::id()).expect("this process is there");
+        assert_eq!(own.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(identity_of(0), None);
+    }
 
     /// As fuser reads a request.
     fn read_by_fuser(secs: i64, nanos: u32) -> SystemTime {

@@ -57,12 +57,15 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         times_follow: settings.times_follow,
         write_behind_bytes: settings.write_behind_bytes,
         flush_behind: settings.flush_behind,
-        groups_of: crate::convert::groups_of,
+        identity_of: crate::convert::identity_of,
         page_bytes: rustix::param::page_size() as u64,
         ..FsOptions::default()
     };
     let fs = FileSystem::start(client.clone(), options, Arc::new(pages)).map_err(MountError::Cluster)?;
-    let http = settings.http_listen.map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()])).transpose();
+    let http = settings
+        .http_listen
+        .map(|addr| HttpServer::metrics(addr, vec![client.handle().clone()], String::new))
+        .transpose();
     let served = http.map_err(MountError::from).and_then(|http| {
         let served = serve(settings, &dir, &fs, jobs);
         drop(http);

@@ -135,7 +135,7 @@ fn a_scrape_tells_of_every_runtime_under_its_own_name() {
     let (one, two) = (runtime(true), Runtime::start(RuntimeConfig::new("other", 1)).expect("starts"));
     load(&one, |done| done >= 20);
     let handles = vec![one.handle(), two.handle()];
-    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), handles).expect("a port");
+    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), handles, String::new).expect("a port");
     let answer = get(&server, "/metrics");
     let (head, page) = answer.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
@@ -186,8 +186,10 @@ fn a_companion_is_reported_as_long_as_it_exists() {
     let reports = handle.reports();
     assert_eq!((reports[0].workers.len(), reports[1].workers.len()), (2, 1));
     assert!(reports[1].locks.iter().any(|lock| lock.name == "of the other"), "{:?}", reports[1].locks);
-    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), vec![handle.clone()]).expect("a port");
+    let server = http::HttpServer::metrics(([127, 0, 0, 1], 0).into(), vec![handle.clone()], || "more 1\n".into())
+        .expect("a port");
     let page = get(&server, "/metrics");
+    assert!(page.contains("\r\n\r\nmore 1\n# HELP "), "{page}");
     assert!(page.contains("{role=\"test-other\",worker=\"0\"}"), "{page}");
     assert!(page.contains("{role=\"test-other\",lock=\"of the other\"}"), "{page}");
     drop(lock);

@@ -29,6 +29,9 @@ struct Cli {
     /// Prints docs/use/configuration.md
     #[arg(long, hide = true)]
     markdown_settings: bool,
+    /// The program's own name, as `cargo run osd-daemon` passes it on
+    #[arg(hide = true, value_parser = ["osd-daemon"])]
+    itself: Option<String>,
     #[command(flatten)]
     settings: Settings,
 }

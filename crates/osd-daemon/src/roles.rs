@@ -218,7 +218,9 @@ impl Running {
             let monitor = self.monitor.iter().map(|(_, runtime)| runtime.handle());
             let osds = self.osds.iter().map(|osd| osd.workers().clone());
             let mds = self.mds.iter().map(|(_, runtime)| runtime.handle());
-            self.http = Some(HttpServer::metrics(addr, monitor.chain(osds).chain(mds).collect())?);
+            let cluster = self.monitor.as_ref().map(|(monitor, _)| monitor.metrics());
+            let cluster = move || cluster.as_ref().map(|tell| tell()).unwrap_or_default();
+            self.http = Some(HttpServer::metrics(addr, monitor.chain(osds).chain(mds).collect(), cluster)?);
         }
         if let (Some((_, runtime)), Some(_), false) = (&self.monitor, &self.mds, self.osds.is_empty()) {
             self.status = readiness::wait_until_serving(&runtime.handle(), monitor_addr, SERVING_WAIT_MAX);

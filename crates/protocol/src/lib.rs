@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod health;
 pub mod ids;
 pub mod kind;
 pub mod lock;

@@ -2,6 +2,7 @@
 //!
 //! Contract: the map itself is opaque here (`map: Vec<u8>`, encoded by the crate `cluster`).
 
+use crate::health::HealthCheck;
 use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardSet};
 use crate::scrub::ScrubReport;
 use serde::{Deserialize, Serialize};
@@ -114,6 +115,11 @@ pub enum MonitorRequest {
         /// The id of its namespace, as in `MdsUp`.
         namespace: u128,
     },
+    /// What happened after the event of this number; 0: all that the monitor still knows.
+    Events {
+        /// The number.
+        after: u64,
+    },
     /// Declares a session dead before its time is over, as if it had not been renewed: what it holds
     /// goes to others once its last writes are decided. Done also for one that is not there any
     /// more.
@@ -165,6 +171,21 @@ pub enum MonitorReply {
     Refused(String),
     /// The session is dead.
     Fenced,
+    /// Events, oldest first.
+    Events(Vec<ClusterEvent>),
+}
+
+/// Something that happened, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterEvent {
+    /// Counts from 1 in each run of the monitor.
+    pub number: u64,
+    /// How long ago, in seconds.
+    pub age_secs: u64,
+    /// How bad; `Ok` also for the end of something.
+    pub severity: Health,
+    /// In a line.
+    pub what: String,
 }
 
 /// A version of the map.
@@ -388,8 +409,8 @@ pub struct ClusterStatus {
     pub epoch: Epoch,
     /// Overall.
     pub health: Health,
-    /// Reasons, in words.
-    pub messages: Vec<String>,
+    /// What is amiss, the worst first.
+    pub checks: Vec<HealthCheck>,
     /// Storage daemons.
     pub osds: Vec<OsdStatus>,
     /// Pools.
@@ -408,6 +429,13 @@ pub struct ClusterStatus {
     pub total_bytes: u64,
     /// User bytes that still fit.
     pub free_bytes: u64,
+}
+
+impl ClusterStatus {
+    /// What is amiss, line by line, the worst first.
+    pub fn messages(&self) -> impl Iterator<Item = &str> {
+        self.checks.iter().flat_map(HealthCheck::lines).map(String::as_str)
+    }
 }
 
 /// An OSD in the status.

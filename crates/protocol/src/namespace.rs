@@ -377,7 +377,7 @@ pub enum NamespaceOp {
         /// What.
         op: LockOp,
     },
-    /// Sets the flags of a file or directory: by user 0 only. Answer: `Attr`; EPERM.
+    /// Sets the flags of a file or directory; who may is for the client's kernel to decide. Answer: `Attr`.
     SetFlags {
         /// Which.
         gfid: Gfid,

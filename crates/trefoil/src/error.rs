@@ -8,9 +8,8 @@ use volume::VolumeError;
 
 /// Shown by `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 a local file cannot be read or written; 2 wrong usage, or not \
-confirmed; \
-3 the cluster cannot be reached; 4 no such object, volume, pool or target; 5 the cluster refused or failed; `health`: 6 the cluster \
-is degraded, 7 it is down.";
+confirmed; 3 the cluster cannot be reached; 4 no such object, volume, pool or target; 5 the cluster refused or failed. `health` \
+answers as checks for Nagios do: 0 ok, 1 degraded, 2 down, 3 not known.";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +89,8 @@ impl OperatorError {
             OperatorError::Volume(VolumeError::BadName(..) | VolumeError::Invalid(_)) => 2,
             OperatorError::Volume(VolumeError::NoVolume(_) | VolumeError::NoPool { .. }) => 4,
             OperatorError::Volume(_) | OperatorError::Refused(_) => 5,
-            OperatorError::Unhealthy(Health::Down) => 7,
-            OperatorError::Unhealthy(_) => 6,
+            OperatorError::Unhealthy(Health::Down) => 2,
+            OperatorError::Unhealthy(_) => 1,
         }
     }
 

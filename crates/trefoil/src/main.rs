@@ -1,6 +1,7 @@
 //! The operator's command: how is the cluster, and what is in it.
 //!
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
+//! * [`events`]: what happened of late.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
 //! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
 //! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
@@ -16,6 +17,7 @@
 mod config;
 mod confirm;
 mod error;
+mod events;
 mod history;
 mod locks;
 mod monitor;
@@ -63,12 +65,21 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Health alone, and why; the exit code tells it to scripts: 0 ok, 6 degraded, 7 down
+    /// Health alone, and why, by code; the exit code tells it to scripts and to Nagios: 0 ok, 1 degraded, 2 down, 3 not
+    /// known
     Health {
+        /// Line by line, since when, and what can be done
+        #[arg(value_parser = ["detail"])]
+        detail: Option<String>,
         /// Say nothing
-        #[arg(short, long)]
+        #[arg(short, long, conflicts_with_all = ["detail", "json"])]
         quiet: bool,
+        /// As JSON, in a shape that stays
+        #[arg(long, conflicts_with = "detail")]
+        json: bool,
     },
+    /// What happened of late: OSDs that came and went, clients, health
+    Events(events::EventsArgs),
     /// Named objects
     #[command(subcommand)]
     Object(object::ObjectCommand),
@@ -169,10 +180,21 @@ fn replace(cluster: &Cluster, osd: OsdId, yes: bool) -> Result<(), OperatorError
     }
 }
 
-fn health(cluster: &Cluster, quiet: bool) -> Result<(), OperatorError> {
+/// How much of the health is told.
+enum Told {
+    Nothing,
+    Summary,
+    Detail,
+    Json,
+}
+
+fn health(cluster: &Cluster, told: Told) -> Result<(), OperatorError> {
     let status = cluster.status()?;
-    if !quiet {
-        output::text(&table::health_report(&status))?;
+    match told {
+        Told::Nothing => {}
+        Told::Summary => output::text(&table::health_report(&status, false))?,
+        Told::Detail => output::text(&table::health_report(&status, true))?,
+        Told::Json => output::line(&status::health_to_json(&status))?,
     }
     match status.health {
         Health::Ok => Ok(()),
@@ -185,7 +207,11 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
     match cli.command {
         Command::Status { json: true } => output::line(&status::to_json(&cluster.status()?)),
         Command::Status { json: false } => output::text(&table::status(&cluster.status()?)),
-        Command::Health { quiet } => health(&cluster, quiet),
+        Command::Health { quiet: true, .. } => health(&cluster, Told::Nothing),
+        Command::Health { json: true, .. } => health(&cluster, Told::Json),
+        Command::Health { detail: Some(_), .. } => health(&cluster, Told::Detail),
+        Command::Health { .. } => health(&cluster, Told::Summary),
+        Command::Events(args) => events::run(&cluster, &args),
         Command::Osd(OsdCommand::Ls) => output::text(&table::osds(&cluster.status()?.osds)),
         Command::Osd(OsdCommand::Replace { osd, yes }) => replace(&cluster, osd, yes),
         Command::Locks(args) => locks::run(&cluster, &args),

@@ -5,6 +5,7 @@
 //!   "cluster": "9f3c...", "epoch": 12,
 //!   "health": "ok",                 "ok", "degraded" or "down", the worst first
 //!   "messages": ["..."],            why, in words
+//!   "checks": [{"code": "OSD_DOWN", "severity": "degraded", "summary": "...", "detail": ["..."], "since_s": 12}],
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
 //!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "used_percent": 1,
@@ -32,6 +33,7 @@
 //! ```
 
 use protocol::SessionId;
+use protocol::health::HealthCheck;
 use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus};
 use protocol::scrub::{ScrubFinding, ScrubReport, ScrubTotals};
 use serde::Serialize;
@@ -46,7 +48,8 @@ struct StatusJson<'a> {
     cluster: String,
     epoch: u64,
     health: &'static str,
-    messages: &'a [String],
+    messages: Vec<&'a str>,
+    checks: Vec<CheckJson<'a>>,
     osds: Vec<OsdJson<'a>>,
     pools: Vec<PoolJson<'a>>,
     pgs: BTreeMap<&'static str, u32>,
@@ -58,6 +61,21 @@ struct StatusJson<'a> {
     mds_silent_s: Option<u64>,
     total_bytes: u64,
     free_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct HealthJson<'a> {
+    health: &'static str,
+    checks: Vec<CheckJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct CheckJson<'a> {
+    code: &'static str,
+    severity: &'static str,
+    summary: &'a str,
+    detail: &'a [String],
+    since_s: u64,
 }
 
 #[derive(Serialize)]
@@ -152,7 +170,8 @@ pub fn to_json(status: &ClusterStatus) -> String {
         cluster: status.cluster.to_string(),
         epoch: status.epoch.get(),
         health: health(status.health),
-        messages: &status.messages,
+        messages: status.messages().collect(),
+        checks: status.checks.iter().map(check).collect(),
         osds: status.osds.iter().map(osd).collect(),
         pools: status.pools.iter().map(pool).collect(),
         pgs: CONDITIONS.iter().map(|&c| (condition(c), count(status, c))).collect(),
@@ -174,6 +193,17 @@ pub fn to_json(status: &ClusterStatus) -> String {
         free_bytes: status.free_bytes,
     };
     serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
+}
+
+/// The health alone as pretty-printed JSON, as in the status.
+pub fn health_to_json(status: &ClusterStatus) -> String {
+    let json = HealthJson { health: health(status.health), checks: status.checks.iter().map(check).collect() };
+    serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
+}
+
+fn check(check: &HealthCheck) -> CheckJson<'_> {
+    let HealthCheck { code, severity, summary, detail, since_secs } = check;
+    CheckJson { code: code.as_str(), severity: health(*severity), summary, detail, since_s: *since_secs }
 }
 
 /// Number of PGs in a condition.
@@ -272,6 +302,7 @@ fn pool(pool: &PoolStatus) -> PoolJson<'_> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use protocol::health::HealthCode;
     use protocol::monitor::{OsdReport, PgBacklog, RecoveryStatus};
     use protocol::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, SessionId};
 
@@ -300,7 +331,13 @@ pub mod tests {
             cluster: ClusterId::new(0xabc),
             epoch: Epoch::new(5),
             health: Health::Degraded,
-            messages: vec!["osd.1 is down".into()],
+            checks: vec![HealthCheck {
+                code: HealthCode::OsdDown,
+                severity: Health::Degraded,
+                summary: "osd.1 is down".into(),
+                detail: Vec::new(),
+                since_secs: 12,
+            }],
             osds: vec![osd(0, true), osd(1, false)],
             pools: vec![PoolStatus {
                 id: PoolId::new(1),
@@ -331,6 +368,13 @@ pub mod tests {
     fn json_has_the_documented_shape() {
         let json: serde_json::Value = serde_json::from_str(&to_json(&sample())).unwrap();
         assert_eq!(json["health"], "degraded");
+        assert_eq!(json["messages"], serde_json::json!(["osd.1 is down"]));
+        let check = serde_json::json!({
+            "code": "OSD_DOWN", "severity": "degraded", "summary": "osd.1 is down", "detail": [], "since_s": 12
+        });
+        assert_eq!(json["checks"], serde_json::json!([check]));
+        let health: serde_json::Value = serde_json::from_str(&health_to_json(&sample())).unwrap();
+        assert_eq!(health, serde_json::json!({"health": "degraded", "checks": [check]}));
         assert_eq!(
             json["pgs"],
             serde_json::json!({"clean": 20, "degraded": 12, "recovering": 0, "peering": 0, "down": 0})

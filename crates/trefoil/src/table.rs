@@ -1,7 +1,8 @@
 //! The cluster's state for people.
 
 use crate::status::{CONDITIONS, condition, count, health};
-use protocol::monitor::{ClusterStatus, DAEMON_SESSION, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
+use protocol::health::HealthCheck;
+use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus, RecoveryStatus};
 use std::fmt::Write;
 
 /// Everything.
@@ -13,8 +14,8 @@ pub fn status(status: &ClusterStatus) -> String {
     let mut row = |name: &str, value: String| writeln!(out, "{name:10} {value}").expect("a string takes everything");
     row("cluster", format!("{}, epoch {}", status.cluster, status.epoch.get()));
     row("health", health(status.health).into());
-    for message in &status.messages {
-        row("", message.clone());
+    for check in &status.checks {
+        row("", format!("{}: {}", check.code, check.summary));
     }
     row("osds", format!("{}: {up} up, {inside} in", status.osds.len()));
     row("mds", mds(status));
@@ -48,10 +49,26 @@ pub fn is_daemon(session_name: &str) -> bool {
     session_name.starts_with(DAEMON_SESSION)
 }
 
-/// Its health and the reasons, and no more.
-pub fn health_report(status: &ClusterStatus) -> String {
-    let lines = std::iter::once(health(status.health)).chain(status.messages.iter().map(String::as_str));
-    lines.fold(String::new(), |out, line| out + line + "\n")
+/// Its health and the reasons, and no more; with `detail` line by line, since when, and what can be done.
+pub fn health_report(status: &ClusterStatus, detail: bool) -> String {
+    let mut out = format!("{}\n", health(status.health));
+    for check in &status.checks {
+        let HealthCheck { code, severity, summary, .. } = check;
+        if !detail {
+            out += &format!("{code}: {summary}\n");
+            continue;
+        }
+        let (severity, since) = (severity_word(*severity), period(check.since_secs));
+        out += &format!("\n{code} ({severity}, for {since}): {summary}\n");
+        out.extend(check.detail.iter().map(|line| format!("    {line}\n")));
+        out += &format!("    To do: {}.\n", code.what_to_do());
+    }
+    out
+}
+
+/// What a check does to the health: nothing, for one that is only to be known.
+fn severity_word(severity: Health) -> &'static str {
+    if severity == Health::Ok { "to know" } else { health(severity) }
 }
 
 /// "127.0.0.1:7401, silent for 40 s".
@@ -82,7 +99,7 @@ fn recovery(status: &RecoveryStatus) -> Option<String> {
 }
 
 /// "45 s", "12 min", "3 h 20 min".
-fn period(seconds: u64) -> String {
+pub fn period(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds.div_ceil(60)),
@@ -221,7 +238,7 @@ mod tests {
         let text = status(&crate::status::tests::sample());
         let wanted = [
             "health     degraded",
-            "osd.1 is down",
+            "OSD_DOWN: osd.1 is down",
             "2: 1 up, 2 in",
             "127.0.0.1:7401, silent for 40 s",
             "32: 20 clean, 12 degraded",
@@ -234,6 +251,17 @@ mod tests {
         ];
         assert_eq!([7, 119, 121, 7_200, 90_000].map(period), ["7 s", "119 s", "3 min", "2 h 0 min", "25 h 0 min"]);
         for words in wanted {
+            assert!(text.contains(words), "`{words}` is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn health_has_codes_and_on_demand_what_can_be_done() {
+        let mut status = crate::status::tests::sample();
+        assert_eq!(health_report(&status, false), "degraded\nOSD_DOWN: osd.1 is down\n");
+        status.checks[0].detail = vec!["osd.1 on a is down".into(), "osd.2 on b is down".into()];
+        let text = health_report(&status, true);
+        for words in ["OSD_DOWN (degraded, for 12 s): osd.1 is down\n", "    osd.2 on b is down\n", "    To do: see"] {
             assert!(text.contains(words), "`{words}` is not in:\n{text}");
         }
     }

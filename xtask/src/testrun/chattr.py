@@ -85,13 +85,31 @@ def tried(top, flag):
     return found
 
 
+def who_may(top):
+    """Whether the owner may set a flag, and root without CAP_LINUX_IMMUTABLE."""
+    file = f"{top}/owned"
+    open(file, "w").close()
+    os.chown(file, 1000, 1000)
+    os.chmod(top, 0o755)
+    refused = {}
+    for who, how in (
+        ("its owner", ["--reuid=1000", "--regid=1000", "--clear-groups"]),
+        ("root without the capability", ["--bounding-set=-linux_immutable"]),
+    ):
+        done = subprocess.run(["setpriv", *how, "chattr", "+i", file], capture_output=True, text=True)
+        refused[who] = (done.returncode, done.stderr.split(" on ")[0].split(":")[-1], flags(file))
+    return refused
+
+
 def main(tops):
     expected = None
     for top in reversed(tops):
         for flag in "ia":
             os.mkdir(f"{top}/{flag}")
         found = {flag: tried(f"{top}/{flag}", flag) for flag in "ia"}
+        found["who"] = who_may(top)
         expected = expected or found
+        same("who may", found["who"], expected["who"])
         for flag in "ia":
             for what in found[flag]:
                 same(f"+{flag}: {what}", found[flag][what], expected[flag][what])

@@ -73,7 +73,7 @@ pub struct TestArgs {
     /// Test the programs as the dev profile builds them: sooner there after a change, slower
     #[arg(long)]
     dev: bool,
-    /// Only tests whose group contains this: fmt, clippy, cargo, sim, bench, posix, pjdfstest, fsx,
+    /// Only tests whose group contains this: fmt, clippy, cargo, examples, sim, bench, posix, pjdfstest, fsx,
     /// fio, sqlite, git, tar, clients, two-mounts, kill, sick, crash, input, disk, heal, scrub,
     /// sparse, stranger, waits, trefoil, volume, compare, fuzz; with a slash, also a part of the test's
     /// name: fio/randwrite. Several: kill,fio/randwrite

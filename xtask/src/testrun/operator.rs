@@ -128,7 +128,13 @@ fn status(bench: &Bench, rig: &Rig) -> Outcome {
     });
     rig.cluster.start("osd-2", &bench.interrupt)?;
     seen?;
-    rig.wait_clean(bench, 60)
+    rig.wait_clean(bench, 60)?;
+    let tells = |words: &str| Ok(trefoil(bench, rig, "trefoil events", 15)?.stdout.contains(words));
+    for words in ["osd.2 sends no heartbeats", "osd.2 started on", "OSD_DOWN: osd.2", "opened: fuse-client"] {
+        ensure!(tells(words)?, "`{words}` is not in:\n{}", trefoil(bench, rig, "trefoil events", 15)?.stdout);
+    }
+    // What is amiss is looked at once in a second.
+    rig.wait_for(bench, "the end of OSD_DOWN to be told", 30, || tells("OSD_DOWN is over"))
 }
 
 fn dead_mds(bench: &Bench, rig: &Rig) -> Outcome {
@@ -139,12 +145,20 @@ fn dead_mds(bench: &Bench, rig: &Rig) -> Outcome {
     let well = health("health")?;
     ensure!(well.ok() && well.stdout.starts_with("ok"), "before: {}{}", well.stdout, well.stderr);
     rig.cluster.kill("mds")?;
-    let seen = rig.wait_for(bench, "health is down", 60, || Ok(health("health --quiet")?.status.code() == Some(7)));
+    let seen = rig.wait_for(bench, "health is down", 60, || Ok(health("health --quiet")?.status.code() == Some(2)));
     let told = health("health")?;
+    let detail = health("health detail")?;
+    let json = health("health --json")?;
     rig.cluster.start("mds", &bench.interrupt)?;
     seen?;
     let address = rig.cluster.layout().mds.to_string();
     ensure!(told.stdout.contains(&address) && told.stdout.contains("is silent for"), "it says: {}", told.stdout);
+    ensure!(told.stdout.contains("MDS_ALL_DOWN: "), "it says: {}", told.stdout);
+    for words in ["MDS_ALL_DOWN (down, for ", "To do: "] {
+        ensure!(detail.stdout.contains(words), "no {words:?} in: {}", detail.stdout);
+    }
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).doing(|| "health --json is no JSON")?;
+    ensure!(json["health"] == "down" && json["checks"][0]["code"] == "MDS_ALL_DOWN", "it says: {json}");
     rig.wait_for(bench, "health is ok again", 60, || Ok(health("health")?.ok()))
 }
 

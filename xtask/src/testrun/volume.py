@@ -319,7 +319,7 @@ def stamped(uri, stop, rounds):
     answered = sum(writer.answered for writer in writers)
     flushed = sum(writer.flushed for writer in writers)
     losses = min(writer.losses for writer in writers)
-    print(f"{answered} writes, {flushed} flushes, {losses} connections lost by each writer at least")
+    print(f"{answered} writes, {flushed} flushes, {losses} connections lost by each at least")
     assert losses >= int(rounds) and answered > 100 and flushed > 10, "this shows nothing"
 
 

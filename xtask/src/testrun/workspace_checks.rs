@@ -1,4 +1,5 @@
-//! Formatting, lints, and cargo's own tests (unit, property, integration), each of those on a line of its own.
+//! Formatting, lints, cargo's own tests (unit, property, integration), each of those on a line of its own, and the
+//! examples.
 
 use super::report::Report;
 use crate::error::{Context, Outcome, fail};
@@ -12,6 +13,13 @@ use std::time::{Duration, Instant};
 
 /// Building everything and running all of cargo's tests.
 const CARGO_TEST_MAX: Duration = Duration::from_secs(2400);
+
+/// One example; the programs that it may need are built.
+const EXAMPLE_MAX: Duration = Duration::from_secs(120);
+
+/// The examples: package and name.
+const EXAMPLES: [(&str, &str); 3] =
+    [("messenger", "echo"), ("osd-daemon", "objects"), ("fuse-client", "mount_in_a_test")];
 
 /// Runs those that are wanted.
 ///
@@ -32,6 +40,23 @@ pub fn run(report: &mut Report, interrupt: &Interrupt) -> Outcome {
     }
     if report.wants("cargo") {
         cargo_test(report, interrupt)?;
+    }
+    if report.wants("examples") {
+        examples(report, interrupt)?;
+    }
+    Ok(())
+}
+
+/// Each example as a reader would run it.
+fn examples(report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let binaries = workspace::build(workspace::Profile::Dev, interrupt)?;
+    for (package, name) in EXAMPLES {
+        report.case("examples", &format!("{package}: {name}"), || {
+            let mut build = Command::new(workspace::cargo());
+            build.current_dir(workspace::root()).args(["build", "--quiet", "-p", package, "--example", name]);
+            exec::run_ok(&mut build, CARGO_TEST_MAX, interrupt)?;
+            exec::run_ok(&mut Command::new(binaries.join("examples").join(name)), EXAMPLE_MAX, interrupt).map(drop)
+        })?;
     }
     Ok(())
 }

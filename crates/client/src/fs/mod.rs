@@ -55,7 +55,7 @@ pub use expiry::PagesLocked;
 pub use inode::SyncKind;
 pub use losses::OpenId;
 pub use names::{CreateMode, FsSize, Permissions};
-pub use rights::Writer;
+pub use rights::{Identity, UNKNOWN_ID, Writer};
 
 use crate::error::ClientError;
 use crate::objecter::FileRef;
@@ -133,8 +133,9 @@ pub struct FsOptions {
     /// write while this is the only mount, but for those that take a permission away. The service is told within moments, and before
     /// another mount looks. What was answered so and not synced may be lost with this process. Default false.
     pub flush_behind: bool,
-    /// The supplementary groups of a process on this machine, for set-group-ID. Default: none.
-    pub groups_of: fn(u32) -> Vec<u32>,
+    /// Who a process on this machine is, for set-user-ID and set-group-ID; `None` if that cannot be
+    /// known. Default: it cannot.
+    pub identity_of: fn(u32) -> Option<Identity>,
     /// Bytes of a page of the kernel's cache. Default 4096.
     pub page_bytes: u64,
     /// It names files that others name, too, and so counts as a mount: the metadata service lets it
@@ -156,7 +157,7 @@ impl Default for FsOptions {
             times_follow: true,
             write_behind_bytes: 0,
             flush_behind: false,
-            groups_of: |_| Vec::new(),
+            identity_of: |_| None,
             page_bytes: 4096,
             is_mount: true,
         }

@@ -4,7 +4,8 @@
 //! Contract: the bits go, and are gone at the metadata service, before the content changes. The
 //! rules are the kernel's (`setattr_should_drop_suidgid`), with uid 0 for CAP_FSETID. The kernel
 //! does this for writes that go by its pages, but for set-group-ID without execution by the group;
-//! of the others, and of those, it leaves it to the file system.
+//! of the others, and of those, it leaves it to the file system. Whose ids an idmapped mount maps to
+//! which is not known here: membership of the file's group is judged by the ids that are stored.
 
 use super::errno::{ENODATA, EPERM, posix};
 use super::table::Inode;
@@ -20,10 +21,34 @@ const EXECUTE_BY_GROUP: u32 = 0o010;
 /// Who changes the content of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer {
-    /// User, group, and when.
+    /// User and group, [`UNKNOWN_ID`] where the kernel does not tell them, and when.
     pub caller: Caller,
-    /// The process, of which the supplementary groups may matter; 0 if it is not known.
+    /// The process, whose identity may matter; 0 if it is not known.
     pub process: u32,
+}
+
+/// A user or group that the kernel does not tell: with FUSE_ALLOW_IDMAP it tells those who make a
+/// file only, since the ids of all others may have none in this user namespace.
+pub const UNKNOWN_ID: u32 = u32::MAX;
+
+/// As whom a process acts on files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// One who may nothing that others may not.
+    const NOBODY: Identity = Identity { uid: UNKNOWN_ID, gid: UNKNOWN_ID, groups: Vec::new() };
+
+    fn is_member(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
 }
 
 impl From<Caller> for Writer {
@@ -70,13 +95,15 @@ impl<B: Backend> LocalFs<B> {
     /// The mode that a file is left with when `writer` changes its content; `None` if it stays.
     /// `mode`: that it is about to get.
     pub(super) fn mode_left(&self, inode: &Inode, mode: Option<u32>, writer: Writer) -> Option<u32> {
-        if writer.caller.uid == 0 {
+        let known = inode.with(|state| state.set_ids());
+        let set_ids = SetIds { mode: mode.unwrap_or(known.mode), ..known };
+        // Who writes is looked up for the few files where it matters.
+        if set_ids.is_none() || writer.caller.uid == 0 {
             return None;
         }
-        let groups_of = self.shared.options.groups_of;
-        let is_member = |gid| writer.caller.gid == gid || groups_of(writer.process).contains(&gid);
-        let known = inode.with(|state| state.set_ids());
-        SetIds { mode: mode.unwrap_or(known.mode), ..known }.dropped(is_member)
+        let who = (self.shared.options.identity_of)(writer.process);
+        let who = told(writer.caller, who.unwrap_or(Identity::NOBODY));
+        if who.uid == 0 { None } else { set_ids.dropped(|gid| who.is_member(gid)) }
     }
 
     /// Before the content changes, by more at its end (`append`) or otherwise; the caller is inside
@@ -114,9 +141,25 @@ impl<B: Backend> LocalFs<B> {
     }
 }
 
+/// What the kernel tells of the caller counts; what it does not is as it was looked up.
+fn told(caller: Caller, looked_up: Identity) -> Identity {
+    let or = |told, looked_up| if told == UNKNOWN_ID { looked_up } else { told };
+    Identity { uid: or(caller.uid, looked_up.uid), gid: or(caller.gid, looked_up.gid), groups: looked_up.groups }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_of_a_caller_counts() {
+        let looked_up = || Identity { uid: 0, gid: 7, groups: vec![8] };
+        let caller = |uid, gid| Caller { uid, gid, ..own_caller() };
+        assert_eq!(told(caller(UNKNOWN_ID, UNKNOWN_ID), looked_up()), looked_up());
+        assert_eq!(told(caller(5, 6), looked_up()), Identity { uid: 5, gid: 6, groups: vec![8] });
+        let nobody = told(caller(UNKNOWN_ID, UNKNOWN_ID), Identity::NOBODY);
+        assert!(nobody.uid != 0 && !nobody.is_member(0));
+    }
 
     fn dropped(mode: u32, is_member: bool) -> Option<u32> {
         SetIds { mode, gid: 7, flags: FileFlags::default() }.dropped(|gid| gid == 7 && is_member)

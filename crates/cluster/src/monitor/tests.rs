@@ -118,7 +118,7 @@ fn a_new_cluster_goes_on_without_an_osd_that_never_comes() {
     monitor.beat_until(&[0, 1], 3 * SECOND - SECOND / 2, 4 * SECOND);
     monitor.peer_all(4 * SECOND);
     assert_eq!(monitor.conditions(), [(PgCondition::Degraded, 4)]);
-    assert!(monitor.status().messages.iter().any(|m| m.contains("osd.2") && m.contains("never started")));
+    assert!(monitor.status().messages().any(|m| m.contains("osd.2") && m.contains("never started")));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn another_disk_needs_the_operators_consent_which_holds_for_one_boot() {
     monitor.ok(MonitorRequest::ReplaceOsd { osd }, SECOND);
     // a restart of the monitor does not forget it
     let mut monitor = Monitor::start(monitor.state().clone(), Settings::default(), SECOND);
-    assert!(monitor.status().messages.iter().any(|message| message.contains("osd.2 may start on an empty disk")));
+    assert!(monitor.status().messages().any(|message| message.contains("osd.2 may start on an empty disk")));
     // the old disk is back after all: that used the consent up
     monitor.boot_clean(2, SECOND);
     monitor.ok(MonitorRequest::Leave { osd }, SECOND);
@@ -483,7 +483,7 @@ fn the_namespace_of_an_older_state_is_the_first_old_one_that_comes() {
 #[test]
 fn a_silent_metadata_service_is_told_with_the_time_since() {
     let monitor = fresh(3, 1);
-    assert!(monitor.status().messages.iter().any(|m| m.contains("no metadata service has ever started")));
+    assert!(monitor.status().messages().any(|m| m.contains("no metadata service has ever started")));
     let mut monitor = Monitor::whole(3, 1);
     let beat = |addr| MonitorRequest::MdsHeartbeat { addr, namespace: NAMESPACE };
     monitor.beat_until(&[0, 1, 2], Duration::ZERO, 4 * SECOND);
@@ -495,9 +495,9 @@ fn a_silent_metadata_service_is_told_with_the_time_since() {
     monitor.beat_until(&[0, 1, 2], 9 * SECOND, 44 * SECOND);
     let status = monitor.status();
     assert_eq!((status.health, status.mds_silent_secs), (Health::Down, Some(40)));
-    assert!(status.messages[0].contains("127.0.0.1:6001 is silent for 40 s"), "{:?}", status.messages);
+    assert!(status.checks[0].summary.contains("127.0.0.1:6001 is silent for 40 s"), "{:?}", status.checks);
     monitor.ok(beat(mds(1)), 45 * SECOND);
-    assert_eq!((monitor.status().health, monitor.status().messages), (Health::Ok, vec![]));
+    assert_eq!((monitor.status().health, monitor.status().checks), (Health::Ok, vec![]));
     // After a restart it has the full time again.
     let mut again = Monitor::start(monitor.state().clone(), Settings::default(), 60 * SECOND);
     again.tick(61 * SECOND);
@@ -513,7 +513,7 @@ fn an_osd_that_fills_up_is_named_with_what_follows_from_it() {
         let report = OsdReport { osd, fullness, backfills_waiting, used_percent, free_bytes, ..OsdReport::default() };
         monitor.ok(MonitorRequest::Heartbeat { report }, SECOND);
         let status = monitor.status();
-        (status.health, status.messages.join("; "))
+        (status.health, status.messages().collect::<Vec<_>>().join("; "))
     };
     assert_eq!(told(Fullness::Ok, 0), (Health::Ok, String::new()));
     let rest = "87% of its disk is used, it takes 5 MiB more";

@@ -70,15 +70,20 @@ impl HttpServer {
         Ok(HttpServer { addr: bound, stopping, thread: Some(thread) })
     }
 
-    /// Serves `/metrics`, of all these runtimes and their companions together.
+    /// Serves `/metrics`, of all these runtimes and their companions together, after what `more` tells, which is asked
+    /// at each scrape, on a thread that may wait.
     ///
     /// # Errors
     /// As [`HttpServer::start`].
-    pub fn metrics(addr: SocketAddr, handles: Vec<Handle>) -> Result<HttpServer, HttpError> {
+    pub fn metrics(
+        addr: SocketAddr,
+        handles: Vec<Handle>,
+        more: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Result<HttpServer, HttpError> {
         let pages = move |path: &str| {
             (path == "/metrics").then(|| {
                 let reports: Vec<_> = handles.iter().flat_map(Handle::reports).collect();
-                Page { content_type: prometheus::CONTENT_TYPE, body: prometheus::render(&reports) }
+                Page { content_type: prometheus::CONTENT_TYPE, body: more() + &prometheus::render(&reports) }
             })
         };
         HttpServer::start(addr, Arc::new(pages))

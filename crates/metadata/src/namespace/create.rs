@@ -115,6 +115,10 @@ impl<S: Store> Namespace<S> {
 
 /// The inode of a new file of this mode in a directory.
 pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>, mode: u32) -> OpResult<Inode> {
+    if ctx.caller.uid == u32::MAX || ctx.caller.gid == u32::MAX {
+        // No user: chown(2) takes these numbers for "as it was".
+        return errno(libc::EOVERFLOW);
+    }
     let mut inode = Inode::directory(dir.gfid, mode, ctx.now());
     inode.uid = ctx.caller.uid;
     inode.gid = ctx.caller.gid;

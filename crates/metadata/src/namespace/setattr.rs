@@ -63,9 +63,8 @@ impl<S: Store> Namespace<S> {
         Ok(attr)
     }
 
-    /// Sets the flags; by user 0 only.
+    /// Sets the flags. Who may is the kernel's to decide, as with all permissions: it asks for CAP_LINUX_IMMUTABLE.
     pub(super) fn set_flags(&mut self, ctx: &Context<'_>, gfid: Gfid, flags: FileFlags) -> OpResult<Attr> {
-        permitted(ctx.caller.uid == 0)?;
         let mut found = self.existing(gfid)?;
         found.inode.flags = flags;
         found.inode.ctime = ctx.now();

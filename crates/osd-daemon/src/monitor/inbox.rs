@@ -4,10 +4,11 @@ use super::clients::Question;
 use crate::admin::{Fixed, LiveConfig};
 use crate::inbox::OwnerEvent;
 use messenger::{CloseReason, Connection, Message, ReplyTo, Service, Worker};
-use protocol::monitor::{MonitorReply, MonitorRequest, ResolveReply};
+use protocol::monitor::{ClusterStatus, MonitorReply, MonitorRequest, ResolveReply};
 use protocol::{Kind, SessionId};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 /// Something for the owner.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) enum Event {
     Closed { connection: u64 },
     /// What became of a question to an OSD.
     Resolved { ticket: u64, reply: Option<ResolveReply> },
+    /// Somebody in this process wants to know how the cluster is.
+    Tell(SyncSender<ClusterStatus>),
     /// Time passes.
     Tick,
     /// The end.

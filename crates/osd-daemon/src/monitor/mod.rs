@@ -8,10 +8,11 @@
 //! durable and write nothing. If a save fails, such as for want of space, nothing is told and
 //! nothing else is done until one succeeds.
 //!
-//! `clients`: which client is at the other end of which connection, for operators who ask about one.
+//! `metrics`: the cluster's state for Prometheus. `clients`: which client is at the other end of which connection, for operators who ask about one.
 
 mod clients;
 mod inbox;
+mod metrics;
 mod owner;
 #[cfg(test)]
 mod tests;
@@ -27,10 +28,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 /// Bytes of maps and replies that may wait for a subscriber that does not read, before its connection is closed.
 const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// How long a scrape of metrics waits for the monitor: scrapers wait for 10 s, as a rule.
+const STATUS_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// Settings of the role.
 #[derive(Clone, Debug)]
@@ -131,6 +136,18 @@ impl MonitorHandle {
         if let Some(done) = self.done.take() {
             // Gone: the runtime was stopped first, and took the owner with it.
             let _ = block_on(done);
+        }
+    }
+
+    /// What makes the cluster's part of `/metrics`. It is empty while the monitor does not answer within
+    /// [`STATUS_WAIT_MAX`], as when its disk takes nothing.
+    pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + 'static {
+        let inbox = Arc::clone(&self.inbox);
+        move || {
+            let (sender, receiver) = sync_channel(1);
+            inbox.push(Event::Tell(sender));
+            let status = receiver.recv_timeout(STATUS_WAIT_MAX);
+            status.map(|status| metrics::render(&status, env!("TREFOIL_VERSION"))).unwrap_or_default()
         }
     }
 

@@ -111,6 +111,8 @@ impl Owner {
                 self.osds.retain(|_, c| c.id() != connection);
             }
             Event::Resolved { ticket, reply } => self.monitor.resolve_answer(ticket, reply, at),
+            // Whoever asked may have gone.
+            Event::Tell(sender) => drop(sender.try_send(self.monitor.status())),
             Event::Tick => self.monitor.tick(at),
             Event::Stop => return ControlFlow::Break(()),
         }

@@ -208,7 +208,7 @@ fn a_silent_osd_is_marked_down() {
     });
     let status = osds[0].status();
     assert_eq!(status.health, Health::Degraded);
-    assert!(status.messages.iter().any(|m| m.contains("osd.2 on here is down")), "{:?}", status.messages);
+    assert!(status.messages().any(|m| m.contains("osd.2 on here is down")), "{:?}", status.checks);
     monitor.stop();
     runtime.shutdown();
 }

@@ -26,9 +26,11 @@ const MAPPINGS_SECONDS: u64 = 120;
 const SET_IDS: &str = include_str!("set_ids.py");
 /// Some hundred cases, each with a process of its own.
 const SET_IDS_SECONDS: u64 = 240;
+const IDMAP: &str = concat!(include_str!("../expect.py"), include_str!("../idmap.py"));
 const OVERLAY: &str = concat!(include_str!("../expect.py"), include_str!("../overlay.py"));
 const OVERLAY_SECONDS: u64 = 120;
 const CHATTR: &str = concat!(include_str!("../expect.py"), include_str!("../chattr.py"));
+const IDMAP_SECONDS: u64 = 120;
 const CHATTR_SECONDS: u64 = 60;
 const OPTIONS: &str = concat!(include_str!("../expect.py"), include_str!("../mount_options.py"));
 const OPTIONS_SECONDS: u64 = 180;
@@ -71,6 +73,9 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     }
     if report_wants(report, "upper_layer_of_overlayfs") {
         report.case("posix", "upper_layer_of_overlayfs", || overlay(bench, rig))?;
+    }
+    if report_wants(report, "idmapped_mounts") {
+        report.case("posix", "idmapped_mounts", || as_locally(bench, rig, "idmap", IDMAP, IDMAP_SECONDS))?;
     }
     if report_wants(report, "flags_of_chattr") {
         report.case("posix", "flags_of_chattr", || chattr(bench, rig))?;
@@ -175,7 +180,7 @@ fn run_checks<'a>(bench: &Bench, rig: &Rig, report: &mut Report, checks: impl It
     for (name, seconds, _) in checks.filter(|c| report_wants(report, c.0)).collect::<Vec<_>>() {
         report.case("posix", name, || {
             let area = rig.area(bench, &format!("posix-{name}"))?;
-            let mut command = bench.xtask(&["check", name]);
+            let mut command = bench.xtask(&["posix-check", name]);
             command.arg(&area).args(bench.quick.then_some("--quick"));
             bench.run(&mut command, *seconds)?;
             // Removal is part of the check: everything in it must be removable.
