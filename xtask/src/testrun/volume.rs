@@ -324,7 +324,7 @@ fn degraded(bench: &Bench, rig: &Rig) -> Outcome {
     let job = |more: &str| {
         format!(
             "fio --name=volume --ioengine=nbd --uri='{}' --rw=randrw --bsrange=512-64k --bs_unaligned=0 --iodepth=16 \
-             --size=48M --io_size=24M --verify=crc32c --verify_fatal=1 --randseed=7 {more}",
+             --size=24M --io_size=12M --verify=crc32c --verify_fatal=1 --randseed=7 {more}",
             uri("fio", &sockets().join("fio"))
         )
     };
@@ -339,12 +339,12 @@ fn degraded(bench: &Bench, rig: &Rig) -> Outcome {
          mkfs.ext4 -q -E nodiscard fuse/disk; head -c 20000000 /dev/urandom > big\n\
          debugfs -w -R 'write big big' fuse/disk; e2fsck -fn fuse/disk; debugfs -R 'dump big back' fuse/disk; cmp big back\n\
          trap - EXIT; fusermount3 -u fuse; wait";
-    let made = shell(bench, rig, "degraded", ext4, 90);
-    let checked = fio.finish(bench, 90);
+    let made = shell(bench, rig, "degraded", ext4, 180);
+    let checked = fio.finish(bench, 180);
     rig.cluster.start("osd-1", &bench.interrupt)?;
     made?;
     checked?;
-    rig.wait_clean(bench, 90)?;
+    rig.wait_clean(bench, 150)?;
     other.stop(bench)?;
     served.stop(bench)?;
     let lines = "trefoil volume export $V image; e2fsck -fn image; debugfs -R 'dump big back' image; cmp big back\n\
@@ -362,8 +362,14 @@ fn kills(bench: &Bench, rig: &Rig) -> Outcome {
     for round in 0..KILLS {
         bench.interrupt.sleep(Duration::from_millis(1000 + 700 * round as u64 % 1500))?;
         ensure!(!writers.has_ended(), "the writers ended");
-        if round == 1 {
-            rig.cluster.kill("osd-2")?;
+        match round {
+            0 => {
+                rig.cluster.kill("mds")?;
+                rig.cluster.start("mds", &bench.interrupt)?;
+                bench.interrupt.sleep(Duration::from_secs(1))?;
+            }
+            1 => rig.cluster.kill("osd-2")?,
+            _ => {}
         }
         served.process.kill();
         served = serve(bench, rig, "kills", "kills", &["--steal"])?;
@@ -373,8 +379,8 @@ fn kills(bench: &Bench, rig: &Rig) -> Outcome {
     }
     bench.interrupt.sleep(Duration::from_secs(2))?;
     std::fs::write(&stop, "").doing(|| "cannot write")?;
-    writers.finish(bench, 90)?;
+    writers.finish(bench, 150)?;
     served.stop(bench)?;
     shell(bench, rig, "kills", "trefoil volume rm kills --yes", 30)?;
-    rig.wait_clean(bench, 90)
+    rig.wait_clean(bench, 150)
 }

@@ -146,8 +146,9 @@ struct State {
 pub struct Outbox {
     socket: Socket,
     state: ContentionMutex<State>,
-    sender: Sender<Rest>,
-    receiver: Receiver<Rest>,
+    /// `None`: the connection is over.
+    sender: Sender<Option<Rest>>,
+    receiver: Receiver<Option<Rest>>,
 }
 
 impl Outbox {
@@ -175,12 +176,11 @@ impl Outbox {
                 state.waiting += 1;
                 // Under the lock: nothing may come between two parts of a reply. It never blocks,
                 // nor fails, as this has the receiver, too.
-                let _ = self.sender.send(Rest { reply, sent });
+                let _ = self.sender.send(Some(Rest { reply, sent }));
             }
             Err(_) => {
-                state.broken = true;
                 drop(state);
-                self.socket.shutdown();
+                self.break_off();
             }
         }
     }
@@ -194,19 +194,16 @@ impl Outbox {
     pub fn break_off(&self) {
         self.state.lock().broken = true;
         self.socket.shutdown();
+        // It never blocks, nor fails, as this has the receiver, too.
+        let _ = self.sender.send(None);
     }
 
     /// Sends what is left, until the connection is over. Blocks.
     pub fn write(&self) {
-        const LOOK: Duration = Duration::from_millis(200);
-        loop {
-            let rest = self.receiver.recv_timeout(LOOK);
-            if self.state.lock().broken {
-                // Replies that wait hold parts of the budgets.
-                while self.receiver.try_recv().is_ok() {}
-                return;
+        while let Ok(Some(Rest { reply, sent })) = self.receiver.recv() {
+            if self.is_broken() {
+                break;
             }
-            let Ok(Rest { reply, sent }) = rest else { continue };
             let head = &reply.head[sent.min(reply.head.len())..];
             let data = &reply.data[sent.saturating_sub(reply.head.len())..];
             let written = (&self.socket).write_all(head).and_then(|()| (&self.socket).write_all(data));
@@ -218,6 +215,8 @@ impl Outbox {
                 }
             }
         }
+        // Replies that wait hold parts of the budgets.
+        while self.receiver.try_recv().is_ok() {}
     }
 }
 
