@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// From the ground up. Tools stand beside the layers and may use any.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "placement",
     "protocol",
     "consensus",
@@ -14,6 +14,7 @@ const LAYERS: [&str; 13] = [
     "cluster",
     "metadata",
     "client",
+    "volume",
     "osd-daemon",
     "fuse-client",
     "trefoil",

@@ -188,6 +188,10 @@ impl Monitor {
                 Ok(())
             }
             MonitorRequest::ReplaceOsd { osd } => self.replace(osd),
+            MonitorRequest::EvictSession { session } => {
+                self.expire(session, "evicted");
+                Ok(())
+            }
         };
         self.commit();
         match outcome {
@@ -221,7 +225,7 @@ impl Monitor {
         }
         let over = |(id, at): (&SessionId, &Duration)| (now > *at).then_some(*id);
         for session in self.live.sessions.iter().filter_map(over).collect::<Vec<_>>() {
-            self.expire(session);
+            self.expire(session, "not renewed");
         }
         self.commit();
         self.drop_resolved();
@@ -424,13 +428,13 @@ impl Monitor {
         Ok(())
     }
 
-    fn expire(&mut self, session: SessionId) {
+    fn expire(&mut self, session: SessionId, why: &str) {
         self.live.sessions.remove(&session);
         if self.state.map.sessions.get(&session) != Some(&SessionState::Live) {
             return;
         }
-        tracing::warn!(%session, name = self.state.session_names.get(&session), "not renewed: dead");
-        self.note(Health::Degraded, &format!("{session} was not renewed and is dead: {}", self.session_name(session)));
+        tracing::warn!(%session, name = self.state.session_names.get(&session), "{why}: dead");
+        self.note(Health::Degraded, &format!("{session} was {why} and is dead: {}", self.session_name(session)));
         self.state.map.sessions.insert(session, SessionState::Dead);
         self.resolver.begin(session);
         self.change.any = true;

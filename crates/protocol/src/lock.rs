@@ -70,6 +70,8 @@ pub enum LockOp {
     Clear(ByteRange),
     /// The owner has closed the file. Answer: `Done`.
     Close,
+    /// Which session is in the way of this lock? Answer: `Holder`.
+    Who(RangeLock),
 }
 
 /// A lock that a session says it holds, after a restart of the service.

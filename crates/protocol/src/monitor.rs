@@ -120,6 +120,13 @@ pub enum MonitorRequest {
         /// The number.
         after: u64,
     },
+    /// Declares a session dead before its time is over, as if it had not been renewed: what it holds
+    /// goes to others once its last writes are decided. Done also for one that is not there any
+    /// more.
+    EvictSession {
+        /// Whose.
+        session: SessionId,
+    },
 }
 
 /// How the name of a session begins that a daemon opens for its own work. It is for the operator's

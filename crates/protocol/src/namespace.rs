@@ -22,6 +22,9 @@ pub const SECURITY_CAPABILITY: &[u8] = b"security.capability";
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of the POSIX ACL that files made in a directory inherit.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+/// Takes the place of a pool in [`NamespaceOp::BlobRoot`] for the hidden directory that holds the
+/// volumes of all pools. No pool has this number: they count from 1.
+pub const VOLUMES: PoolId = PoolId::new(u32::MAX);
 /// Most links of a file.
 pub const LINK_MAX: u32 = 65_000;
 
@@ -420,9 +423,10 @@ pub enum NamespaceOp {
     Sync,
     /// Number of files. Answer: `Count`.
     StatFs,
-    /// The hidden directory that holds a pool's named blobs, made if missing. Answer: `Attr`.
+    /// The hidden directory that holds a pool's named blobs, or the volumes, made if missing.
+    /// Answer: `Attr`.
     BlobRoot {
-        /// Which pool.
+        /// Which pool, or [`VOLUMES`].
         pool: PoolId,
     },
 }
@@ -437,7 +441,7 @@ impl NamespaceOp {
                 | Self::Parent { .. }
                 | Self::ReadLink { .. }
                 | Self::ReadDir { .. }
-                | Self::Lock { op: LockOp::Test(_), .. }
+                | Self::Lock { op: LockOp::Test(_) | LockOp::Who(_), .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattr { .. }
                 | Self::StatFs
@@ -531,6 +535,8 @@ pub enum Reply {
         /// Files of which the session has no lease any more, or which are gone.
         refused: Vec<Gfid>,
     },
+    /// The session whose lock is in the way, if there is one.
+    Holder(Option<SessionId>),
 }
 
 /// A reply as it travels.

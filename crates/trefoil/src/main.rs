@@ -3,7 +3,8 @@
 //! * [`monitor`]: one question to the monitor. [`status`], [`table`]: its state, for programs and for people.
 //! * [`events`]: what happened of late.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
-//! * [`object`]: named objects, to and from files and pipes.
+//! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
+//! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do, asked of each daemon and
 //!   client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
@@ -20,6 +21,7 @@ mod events;
 mod history;
 mod locks;
 mod monitor;
+mod nbd;
 mod object;
 mod output;
 mod pool;
@@ -29,12 +31,15 @@ mod status;
 mod table;
 mod telemetry;
 mod top;
+mod transfer;
+mod volume;
 mod watch;
 
 use clap::{Parser, Subcommand};
 use error::OperatorError;
 use protocol::OsdId;
 use protocol::monitor::{ClusterStatus, Health, MonitorReply, MonitorRequest};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -95,6 +100,12 @@ enum Command {
     /// Settings of a running daemon
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Volumes: disks of virtual machines
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// Volumes by NBD, as qemu and others speak it
+    #[command(subcommand)]
+    Nbd(nbd::NbdCommand),
     /// Checks what is on the disks, repairs what it can, and names what it cannot
     Scrub(scrub::ScrubArgs),
 }
@@ -135,9 +146,11 @@ impl Cluster {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Off unless asked for: what matters to the operator is in the error.
-    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| "off".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Off unless asked for, but where a command serves: what matters to the operator is in the error.
+    let usual = if matches!(cli.command, Command::Nbd(_)) { "info" } else { "off" };
+    let filter = std::env::var("TREFOIL_LOG").unwrap_or_else(|_| usual.into());
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output wants no more of it.
@@ -209,5 +222,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Config(command) => config::run(&cluster, command),
         Command::Scrub(args) => scrub::run(&cluster, &args),
         Command::Object(command) => object::run(&cluster, command),
+        Command::Volume(command) => volume::run(&cluster, command),
+        Command::Nbd(command) => nbd::run(&cluster, command),
     }
 }

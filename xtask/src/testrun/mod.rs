@@ -19,6 +19,7 @@
 //! * [`stranger`]: a mount that outlives its cluster.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
+//! * [`volume`]: disks of virtual machines, by NBD.
 //! * [`compare`]: the command that measures others beside us, for a few seconds.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
 //!
@@ -47,6 +48,7 @@ mod sparse;
 mod sqlite;
 mod stranger;
 mod two_mounts;
+mod volume;
 mod waits;
 mod workspace_checks;
 
@@ -75,7 +77,7 @@ pub struct TestArgs {
     dev: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, examples, sim, bench, posix, pjdfstest, fsx,
     /// fio, sqlite, git, tar, clients, two-mounts, kill, sick, crash, input, disk, heal, scrub,
-    /// sparse, stranger, waits, reexports, trefoil, compare, fuzz; with a slash, also a part of the test's
+    /// sparse, stranger, waits, reexports, trefoil, volume, compare, fuzz; with a slash, also a part of the test's
     /// name: fio/randwrite. Several: kill,fio/randwrite
     filter: Option<String>,
 }
@@ -164,7 +166,7 @@ const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
 /// The options of such a mount.
 pub const ANSWERS_EARLY: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "trefoil",
     "two-mounts",
     "input",
@@ -175,6 +177,7 @@ const OWN: [&str; 14] = [
     "stranger",
     "reexports",
     "waits",
+    "volume",
     "kill",
     "sick",
     "crash",
@@ -232,12 +235,13 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
     if BEHIND.iter().any(|g| report.wants(g)) {
         mounted_behind(&bench, report)?;
     }
-    let lists: [&[OwnCluster]; 5] = [
+    let lists: [&[OwnCluster]; 6] = [
         &[("kill", kills::separate), ("disk", bad_disk::run), ("reexports", reexports::run)],
         &[("kill", kills::write_behind), ("disk", full_disk::run), ("stranger", stranger::run)],
         &[("kill", kills::with_client), ("two-mounts", two_mounts::run)],
         &[("kill", kills::together), ("kill", mds_power::run), ("heal", heal::run), ("input", bad_input::run)],
         &[("scrub", scrub::run), ("two-mounts", two_mounts::behind), ("sparse", sparse::run), ("waits", waits::run)],
+        &[("volume", volume::run)],
     ];
     side_by_side(&bench, report, &lists)?;
     report.goes_on();

@@ -217,6 +217,11 @@ impl Background {
         exec::wait(&mut self.child, "background program", Duration::from_secs(seconds), &bench.interrupt).map(drop)
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Has it ended by itself?
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

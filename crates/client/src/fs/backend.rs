@@ -69,6 +69,8 @@ pub trait Backend: Clone + 'static {
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::seek`].
     fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> impl Future<Output = Result<Option<u64>>>;
+    /// See [`LocalIo::extents`].
+    fn extents(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<Vec<Range<u64>>>>;
     /// See [`LocalIo::allocated`].
     fn allocated(&self, file: FileRef, size: u64) -> impl Future<Output = Result<u64>>;
     /// Bytes of a file in one object of the pool.
@@ -184,6 +186,10 @@ impl Backend for Cluster {
 
     async fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>> {
         self.io.anew().seek(file, range, sought).await
+    }
+
+    async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.io.anew().extents(file, range).await
     }
 
     async fn allocated(&self, file: FileRef, size: u64) -> Result<u64> {

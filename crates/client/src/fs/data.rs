@@ -508,6 +508,25 @@ impl<B: Backend> LocalFs<B> {
         self.look_into(gfid, caller, seek).await
     }
 
+    /// Where a range of the file holds data, in order; the rest is hole. At the granularity of
+    /// stripes, and never beyond the size.
+    ///
+    /// # Errors
+    /// As [`LocalIo::read`](crate::LocalIo::read).
+    pub async fn extents(&self, gfid: Gfid, range: Range<u64>, caller: Caller) -> Result<Vec<Range<u64>>> {
+        let is_known = self.stores_written_back(gfid).await;
+        let extents = async |file, size: u64| {
+            let inside = range.start..range.end.min(size);
+            match (inside.start < inside.end, is_known) {
+                (false, _) => Ok(Vec::new()),
+                // What may be stored and is not known yet counts as data.
+                (true, false) => Ok(vec![inside]),
+                (true, true) => self.backend.extents(file, inside).await,
+            }
+        };
+        self.look_into(gfid, caller, extents).await
+    }
+
     /// copy_file_range. Returns the bytes copied: fewer than asked at the end of the source. Holes
     /// are copied as holes.
     ///

@@ -160,6 +160,23 @@ impl<B: Backend> LocalFs<B> {
         }
     }
 
+    /// The session whose lock is in the way of this one; its own has none.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn lock_holder(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        lock: RangeLock,
+        caller: Caller,
+    ) -> Result<Option<SessionId>> {
+        match self.lock_op(gfid, owner, LockOp::Who(lock), caller).await? {
+            Reply::Holder(found) => Ok(found),
+            other => Err(super::lease::unexpected("who holds a lock", &other)),
+        }
+    }
+
     /// F_SETLK.
     ///
     /// # Errors

@@ -138,6 +138,10 @@ pub struct FsOptions {
     pub identity_of: fn(u32) -> Option<Identity>,
     /// Bytes of a page of the kernel's cache. Default 4096.
     pub page_bytes: u64,
+    /// It names files that others name, too, and so counts as a mount: the metadata service lets it
+    /// cache names as long as it is the only one. What stays within a hidden directory of its own
+    /// need not count, and disturbs no mount. Default true.
+    pub is_mount: bool,
 }
 
 /// Closes under way at which further ones wait for their files: many times what hides a round trip, and a few KiB each.
@@ -155,6 +159,7 @@ impl Default for FsOptions {
             flush_behind: false,
             identity_of: |_| None,
             page_bytes: 4096,
+            is_mount: true,
         }
     }
 }
@@ -259,7 +264,9 @@ impl FileSystem {
     /// [`ClientError::NoPool`] if the cluster has no pool, [`ClientError::Closed`], and those of the service.
     pub fn start(client: Client, options: FsOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         let pool = backend::first_pool(&client)?;
-        client.block_on(client.mount(own_caller()))?;
+        if options.is_mount {
+            client.block_on(client.mount(own_caller()))?;
+        }
         let shared = Arc::new(Shared::new(options, kernel, client.handle().locks()));
         let fs = Self { client, pool, shared };
         let (client, weak) = (fs.client.clone(), Arc::downgrade(&fs.shared));

@@ -11,11 +11,11 @@ use super::lease::unexpected;
 use super::{Backend, LocalFs, Result};
 use super::{OpenMode, Writer};
 use crate::error::ClientError;
-use protocol::Gfid;
 use protocol::namespace::{
     ACL_ACCESS, Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply, SECURITY_CAPABILITY,
     SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
 };
+use protocol::{Gfid, PoolId};
 
 const ENAMETOOLONG: i32 = 36;
 const E2BIG: i32 = 7;
@@ -183,8 +183,23 @@ impl<B: Backend> LocalFs<B> {
         linkable: bool,
         caller: Caller,
     ) -> Result<(Attr, bool)> {
+        self.create_unnamed_in(self.backend.pool()?, parent, permissions, linkable, caller).await
+    }
+
+    /// As [`LocalFs::create_unnamed`], with its data in this pool.
+    ///
+    /// # Errors
+    /// The service's.
+    pub async fn create_unnamed_in(
+        &self,
+        pool: PoolId,
+        parent: Gfid,
+        permissions: Permissions,
+        linkable: bool,
+        caller: Caller,
+    ) -> Result<(Attr, bool)> {
         let creating = self.shared.creations.begin();
-        let (pool, open) = (self.backend.pool()?, LeaseMode::Write);
+        let open = LeaseMode::Write;
         let Permissions { mode, umask } = permissions;
         let op = NamespaceOp::CreateUnnamed { parent, mode, umask, pool, open, linkable };
         let reply = self.ask(op, caller).await?;

@@ -121,7 +121,8 @@ impl<B: Backend> LocalFs<B> {
             let (held, locks) = (held.next().unwrap_or_default().to_vec(), claims.next().unwrap_or_default().to_vec());
             let last = request == requests;
             let sent = held.clone();
-            let op = NamespaceOp::Reclaim { held, locks, mount: true, since, begun, last };
+            let mount = self.shared.options.is_mount;
+            let op = NamespaceOp::Reclaim { held, locks, mount, since, begun, last };
             let (commits, refused) = match self.ask(op, own_caller()).await? {
                 Reply::Kept { commits, refused } => (commits, refused),
                 other => return Err(unexpected("reclaim", &other)),

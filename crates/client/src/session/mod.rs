@@ -127,6 +127,14 @@ impl Client {
         self.shared.standing().session
     }
 
+    /// The session's id, if it is not known to be dead.
+    ///
+    /// # Errors
+    /// [`ClientError::Fenced`], [`ClientError::Closed`], [`ClientError::ClusterGone`].
+    pub fn live_session(&self) -> Result<SessionId, ClientError> {
+        self.shared.check()
+    }
+
     /// The newest map.
     ///
     /// # Errors

@@ -344,6 +344,23 @@ fn pools_are_made_and_refused_with_reasons() {
 }
 
 #[test]
+fn a_session_that_is_evicted_is_dead_before_its_time() {
+    let mut monitor = Monitor::whole(3, 1);
+    let session = monitor.open(Duration::ZERO);
+    let before = monitor.map().pgs[&pg()].epoch;
+    monitor.ok(MonitorRequest::EvictSession { session }, SECOND);
+    assert!(monitor.map().pgs[&pg()].epoch > before, "ExpireEpoch: every shard learns of it");
+    assert_eq!(monitor.map().sessions.get(&session), Some(&crate::map::SessionState::Dead));
+    assert_eq!(monitor.handle(MonitorRequest::RenewSession { session }, SECOND), MonitorReply::Fenced);
+    assert_eq!(monitor.actions(SECOND).len(), 3, "its last writes are to be decided");
+    let after = monitor.map().epoch;
+    for session in [session, SessionId::new(99)] {
+        monitor.ok(MonitorRequest::EvictSession { session }, SECOND);
+    }
+    assert_eq!(monitor.map().epoch, after, "one that is dead or was never there changes nothing");
+}
+
+#[test]
 fn a_dead_session_is_collected_decided_and_only_then_gone() {
     let mut monitor = Monitor::whole(3, 1);
     let session = monitor.open(Duration::ZERO);

@@ -34,7 +34,7 @@ impl<S: Store> Service<S> {
         let session = pending.request.session;
         let holder = Holder { session, owner };
         let range = match op {
-            LockOp::Test(lock) | LockOp::Set(lock) | LockOp::Wait(lock, _) => Some(lock.range),
+            LockOp::Test(lock) | LockOp::Who(lock) | LockOp::Set(lock) | LockOp::Wait(lock, _) => Some(lock.range),
             LockOp::Clear(range) => Some(range),
             LockOp::Cancel(_) | LockOp::Close => None,
         };
@@ -46,6 +46,10 @@ impl<S: Store> Service<S> {
         }
         let reply = match op {
             LockOp::Test(lock) => Reply::Lock(self.locks.table().conflict(gfid, holder, &lock).map(|held| held.lock)),
+            LockOp::Who(lock) => {
+                let found = self.locks.table().conflict(gfid, holder, &lock);
+                Reply::Holder(found.map(|held| held.holder.session))
+            }
             LockOp::Set(lock) => match self.locks.set(gfid, holder, lock) {
                 Answer::Held => Reply::Done,
                 Answer::TooMany => Reply::Errno(libc::ENOLCK),

@@ -25,6 +25,8 @@ fn a_wait_is_answered_when_the_lock_is_free_or_after_a_moment() {
     assert_eq!(rig.call(A, lock(gfid, LockOp::Set(LOCK))), Reply::Done);
     assert_eq!(rig.call(B, lock(gfid, LockOp::Set(LOCK))), Reply::Errno(libc::EAGAIN));
     assert_eq!(rig.call(B, lock(gfid, LockOp::Test(LOCK))), Reply::Lock(Some(LOCK)));
+    assert_eq!(rig.call(B, lock(gfid, LockOp::Who(LOCK))), Reply::Holder(Some(A)));
+    assert_eq!(rig.call(A, lock(gfid, LockOp::Who(LOCK))), Reply::Holder(None), "its own");
     let (_, events) = rig.send(B, lock(gfid, LockOp::Wait(LOCK, WaitId(1))));
     assert_eq!(events, []);
     assert_eq!(replies(&rig.pass(300)), [(rig.token, Reply::Errno(libc::EINPROGRESS))]);
