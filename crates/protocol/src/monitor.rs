@@ -120,6 +120,13 @@ pub enum MonitorRequest {
         /// The number.
         after: u64,
     },
+    /// Gives a pool another name.
+    RenamePool {
+        /// The pool by its present name.
+        name: String,
+        /// Its new name, unique.
+        new_name: String,
+    },
 }
 
 /// How the name of a session begins that a daemon opens for its own work. It is for the operator's
