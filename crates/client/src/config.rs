@@ -123,11 +123,11 @@ impl ClientConfig {
             Some("client_workers must be 1..=256")
         } else if self.buffer_pools == 0 {
             Some("buffer_pools must be at least 1")
-        } else if self.objecter_inflight_ops == 0 {
-            Some("objecter_inflight_ops must be at least 1")
-        } else if self.objecter_inflight_op_bytes < MIN_INFLIGHT_BYTES {
-            Some("objecter_inflight_op_bytes must be at least 4 MiB")
-        } else if self.client_unstable_bytes_max < MIN_INFLIGHT_BYTES {
+        } else if !(1..=INFLIGHT_OPS_MAX).contains(&self.objecter_inflight_ops) {
+            Some("objecter_inflight_ops must be 1..=1000000")
+        } else if !(INFLIGHT_BYTES_MIN..=INFLIGHT_BYTES_MAX).contains(&self.objecter_inflight_op_bytes) {
+            Some("objecter_inflight_op_bytes must be 4 MiB to 64 GiB")
+        } else if self.client_unstable_bytes_max < INFLIGHT_BYTES_MIN {
             Some("client_unstable_bytes_max must be at least 4 MiB")
         } else {
             None
@@ -140,7 +140,11 @@ impl ClientConfig {
 }
 
 /// Least bound on bytes: a write of the largest piece, with parity, must fit.
-const MIN_INFLIGHT_BYTES: usize = 4 << 20;
+pub const INFLIGHT_BYTES_MIN: usize = 4 << 20;
+/// Greatest: more memory than a client has.
+pub const INFLIGHT_BYTES_MAX: usize = 64 << 30;
+/// Most operations that may be under way at once.
+pub const INFLIGHT_OPS_MAX: usize = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -161,6 +165,13 @@ mod tests {
         assert!(config.clone().checked().is_ok());
         assert!(ClientConfig { workers: 0, ..config.clone() }.checked().is_err());
         assert!(ClientConfig { objecter_inflight_ops: 0, ..config.clone() }.checked().is_err());
+        for ops in [128, 8192, INFLIGHT_OPS_MAX] {
+            assert!(ClientConfig { objecter_inflight_ops: ops, ..config.clone() }.checked().is_ok());
+        }
+        assert!(ClientConfig { objecter_inflight_ops: INFLIGHT_OPS_MAX + 1, ..config.clone() }.checked().is_err());
+        for bytes in [10_485_760, 1_048_576_000] {
+            assert!(ClientConfig { objecter_inflight_op_bytes: bytes, ..config.clone() }.checked().is_ok());
+        }
         assert!(ClientConfig { client_unstable_bytes_max: 1, ..config }.checked().is_err());
     }
 }

@@ -18,7 +18,7 @@ pub mod objecter;
 pub mod session;
 
 pub use blob::BlobStat;
-pub use config::{ClientConfig, ReadPolicy};
+pub use config::{ClientConfig, INFLIGHT_BYTES_MAX, INFLIGHT_BYTES_MIN, INFLIGHT_OPS_MAX, ReadPolicy};
 pub use data_worker::DataWorker;
 pub use error::ClientError;
 pub use objecter::{Behind, Ending, FileRef, LocalIo, Sought, WriterHint};

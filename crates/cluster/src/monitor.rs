@@ -181,6 +181,7 @@ impl Monitor {
             MonitorRequest::CreatePool { name, profile, pg_num } => {
                 self.create_pool(&PoolSpec { name, profile, pg_num }).map_err(|error| error.to_string())
             }
+            MonitorRequest::RenamePool { name, new_name } => self.rename_pool(&name, new_name),
             MonitorRequest::MdsUp { addr, namespace, old } => self.mds_up(addr, (namespace, old), now),
             MonitorRequest::MdsHeartbeat { addr, namespace } => self.mds_heartbeat(addr, namespace, now),
             MonitorRequest::MdsReport(report) => {
@@ -482,6 +483,13 @@ impl Monitor {
             self.with_pg(pg, |rules| rules.propose());
             self.change.pgs.insert(pg);
         }
+        Ok(())
+    }
+
+    fn rename_pool(&mut self, name: &str, new_name: String) -> Result<(), String> {
+        create::rename_pool(&mut self.state.map, name, &new_name).map_err(|error| error.to_string())?;
+        self.note(Health::Ok, &format!("pool {name:?} was renamed to {new_name:?}"));
+        self.change.any = true;
         Ok(())
     }
 

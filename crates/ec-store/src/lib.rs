@@ -4,6 +4,8 @@
 //!
 //! * [`disk`]: the system calls that std lacks. [`fullness`]: when a disk is nearly full. [`space`]: what of it is promised to sessions.
 //!   [`medium`]: files on a disk or in memory, behind one seam.
+//! * [`throttle`]: what of it a core may keep in memory, or unsynced. [`slots`]: how much is done
+//!   at a time.
 //! * [`superblock`]: whose data directory this is, and who holds it.
 //! * [`codec`]: Reed-Solomon, any k of k + m shards give all. [`layout`]: which byte is where.
 //! * [`fragment`]: what an OSD holds of an object, a self-describing file with a CRC32C for every sector.
@@ -30,5 +32,7 @@ pub mod medium;
 pub mod pg;
 mod poison;
 pub mod scrub;
+pub mod slots;
 pub mod space;
 pub mod superblock;
+pub mod throttle;

@@ -93,6 +93,13 @@ struct MountArgs {
     /// at all [default: 100]
     #[arg(long, env = "TREFOIL_FUSE_BUSY_POLL_US")]
     busy_poll_us: Option<String>,
+    /// Most reads and writes of objects under way at once, 1 to 1000000; further ones wait. Can
+    /// change while mounted: `trefoil config set client.N` [default: 1024]
+    #[arg(long, env = "TREFOIL_FUSE_OBJECTER_INFLIGHT_OPS")]
+    objecter_inflight_ops: Option<String>,
+    /// Most bytes of them, 4194304 to 68719476736; can change in the same way [default: 104857600]
+    #[arg(long, env = "TREFOIL_FUSE_OBJECTER_INFLIGHT_OP_BYTES")]
+    objecter_inflight_op_bytes: Option<String>,
     /// Seconds for which the kernel may use attributes without asking [default: 1]
     #[arg(long, env = "TREFOIL_ATTR_TIMEOUT")]
     attr_timeout: Option<String>,
@@ -203,6 +210,8 @@ fn settings(args: MountArgs) -> Result<MountSettings, String> {
         ("workers", args.workers),
         ("buffer_pools", args.buffer_pools),
         ("busy_poll_us", args.busy_poll_us),
+        ("objecter_inflight_ops", args.objecter_inflight_ops),
+        ("objecter_inflight_op_bytes", args.objecter_inflight_op_bytes),
         ("attr_timeout", args.attr_timeout),
         ("entry_timeout", args.entry_timeout),
         ("max_request_bytes", args.max_request_bytes),
@@ -342,6 +351,8 @@ pub fn background_args(settings: &MountSettings) -> Vec<OsString> {
     list.extend(settings.workers.map(|count| format!("workers={count}")));
     list.extend(settings.buffer_pools.map(|count| format!("buffer_pools={count}")));
     list.extend(settings.busy_poll.map(|time| format!("busy_poll_us={}", time.as_micros())));
+    list.extend(settings.objecter_inflight_ops.map(|ops| format!("objecter_inflight_ops={ops}")));
+    list.extend(settings.objecter_inflight_op_bytes.map(|bytes| format!("objecter_inflight_op_bytes={bytes}")));
     list.extend(settings.http_listen.map(|address| format!("http_listen={address}")));
     args.extend(["-o".into(), list.join(",").into()]);
     if let Some(log) = &settings.log_file {
@@ -442,6 +453,8 @@ mod tests {
             workers: Some(5),
             buffer_pools: Some(3),
             busy_poll: Some(Duration::from_micros(60)),
+            objecter_inflight_ops: Some(128),
+            objecter_inflight_op_bytes: Some(10_485_760),
             attr_timeout: Duration::from_millis(250),
             entry_timeout: Duration::from_millis(500),
             max_request_bytes: 65536,

@@ -145,6 +145,9 @@ fn attempt(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     config.op_history = settings.op_history;
     config.workers = settings.workers.unwrap_or(config.workers);
     config.buffer_pools = settings.buffer_pools.unwrap_or(config.buffer_pools);
+    config.objecter_inflight_ops = settings.objecter_inflight_ops.unwrap_or(config.objecter_inflight_ops);
+    let op_bytes = settings.objecter_inflight_op_bytes;
+    config.objecter_inflight_op_bytes = op_bytes.unwrap_or(config.objecter_inflight_op_bytes);
     config.busy_poll = settings.busy_poll.unwrap_or(config.busy_poll);
     let (sender, receiver) = channel();
     let connect = move || drop(sender.send(Client::connect(config)));

@@ -81,6 +81,11 @@ pub struct MountSettings {
     pub buffer_pools: Option<usize>,
     /// How long workers look for work before they sleep; `None`: [`client::ClientConfig::busy_poll`]'s default.
     pub busy_poll: Option<Duration>,
+    /// Reads and writes of objects under way at once; `None`:
+    /// [`client::ClientConfig::objecter_inflight_ops`]'s default.
+    pub objecter_inflight_ops: Option<usize>,
+    /// Bytes of them; `None`: [`client::ClientConfig::objecter_inflight_op_bytes`]'s default.
+    pub objecter_inflight_op_bytes: Option<usize>,
     /// How long the kernel may use attributes without asking while this is the only mount. Default 1 s, which is also the
     /// longest; with another mount it asks every time.
     pub attr_timeout: Duration,
@@ -144,6 +149,8 @@ impl MountSettings {
             workers: None,
             buffer_pools: None,
             busy_poll: None,
+            objecter_inflight_ops: None,
+            objecter_inflight_op_bytes: None,
             attr_timeout: Duration::from_secs(1),
             entry_timeout: Duration::from_secs(1),
             max_request_bytes: REQUEST_BYTES_MAX,
@@ -226,6 +233,14 @@ impl MountSettings {
                 let max = RuntimeConfig::BUSY_POLL_MAX.as_micros() as u64;
                 self.busy_poll = Some(Duration::from_micros(number(name, value, 0, max)?));
             }
+            ("objecter_inflight_ops", Some(value)) => {
+                let ops = number(name, value, 1, client::INFLIGHT_OPS_MAX as u64)?;
+                self.objecter_inflight_ops = Some(ops as usize);
+            }
+            ("objecter_inflight_op_bytes", Some(value)) => {
+                let (min, max) = (client::INFLIGHT_BYTES_MIN as u64, client::INFLIGHT_BYTES_MAX as u64);
+                self.objecter_inflight_op_bytes = Some(number(name, value, min, max)? as usize);
+            }
             ("attr_timeout", Some(value)) => self.attr_timeout = seconds(name, value)?,
             ("entry_timeout", Some(value)) => self.entry_timeout = seconds(name, value)?,
             ("timeout", Some(value)) => self.timeout = seconds(name, value)?,
@@ -305,6 +320,20 @@ mod tests {
         assert!(applied("ro,").expect("a trailing comma").kernel.read_only);
     }
 
+    /// U to X of table 5.2 of "Impact of Single Parameter Changes on Ceph Cloud Storage
+    /// Performance".
+    #[test]
+    fn the_values_of_the_paper_can_be_set() {
+        for ops in ["8192", "128"] {
+            let settings = applied(&format!("objecter_inflight_ops={ops}")).expect("in range");
+            assert_eq!(settings.objecter_inflight_ops, ops.parse().ok());
+        }
+        for bytes in ["1048576000", "10485760"] {
+            let settings = applied(&format!("objecter_inflight_op_bytes={bytes}")).expect("in range");
+            assert_eq!(settings.objecter_inflight_op_bytes, bytes.parse().ok());
+        }
+    }
+
     #[test]
     fn the_last_word_on_access_times_counts() {
         let kernel = |list: &str| applied(list).expect("all known").kernel;
@@ -321,6 +350,8 @@ mod tests {
         assert!(misspelt.contains("readpolicy") && misspelt.contains("did you mean `read_policy`?"), "{misspelt}");
         assert!(applied("colour=blue").expect_err("nothing like it").contains("--help"));
         assert!(applied("timeout").expect_err("no value").contains("needs a value"));
+        assert!(applied("objecter_inflight_ops=0").expect_err("too few").contains("1 to 1000000"));
+        assert!(applied("objecter_inflight_op_bytes=1M").expect_err("a unit").contains("from 4194304"));
         assert!(applied("threads=0").expect_err("too few").contains("1 to 64"));
         assert!(applied("max_request_bytes=10").expect_err("too small").contains("4096"));
         assert!(applied("write_behind_bytes=67108865").expect_err("too much").contains("67108864"));

@@ -99,8 +99,10 @@ impl LiveConfig {
     fn answer<R: LiveRole>(&self, role: &R, request: &AdminRequest) -> AdminReply {
         let answer = match request {
             AdminRequest::ShowConfig => Ok(AdminReply::Settings(self.all::<R>())),
-            AdminRequest::GetConfig { key } => self.get::<R>(key).map(|setting| AdminReply::Settings(vec![setting])),
-            AdminRequest::SetConfig { key, value } => self.set(role, key, value),
+            AdminRequest::GetConfig { key } => {
+                self.get::<R>(&Settings::plain_key(key)).map(|setting| AdminReply::Settings(vec![setting]))
+            }
+            AdminRequest::SetConfig { key, value } => self.set(role, &Settings::plain_key(key), value),
         };
         answer.unwrap_or_else(AdminReply::Refused)
     }

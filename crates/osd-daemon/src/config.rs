@@ -4,11 +4,13 @@
 //! is an error that names the nearest known one. Nothing here opens anything but the file.
 
 pub mod page;
+mod throttles;
 
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
+use ec_store::throttle::Throttles;
 use messenger::RuntimeConfig;
 use messenger::address::HostPort;
 use placement::threads::{MappingError, MaxEvents, PlacementConfig};
@@ -16,6 +18,7 @@ use protocol::MONITOR_PORT;
 use protocol::monitor::{ObjectStore, PathCut};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -114,8 +117,12 @@ settings! {
     pool_pg_num: u32, "TREFOIL_POOL_PG_NUM";
     /// Cores of a storage daemon: threads that each own a share of its PGs [default: CPUs / 4, at least 1]
     osd_op_threads: u16, "TREFOIL_OSD_OP_THREADS";
-    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64; each is started when work waits, and ends after 10 s
-    /// without any [default: 16]
+    /// Most threads for blocking disk I/O of a storage daemon, 1 to 64: syncs, and reads that miss
+    /// the page cache; each is started when work waits, and ends after 10 s without any [default:
+    /// 16]
+    filestore_op_threads: u16, "TREFOIL_FILESTORE_OP_THREADS";
+    /// Those of filestore_op_threads that background work takes at a time, 1 to 64: scrubs,
+    /// rebuilding, returning space; each core takes one at least [default: 1]
     osd_disk_threads: u16, "TREFOIL_OSD_DISK_THREADS";
     /// Messenger workers of a storage daemon, osd_op_threads to 256: the first ones are its cores, the others read and
     /// write sockets for them [default: osd_op_threads]
@@ -157,6 +164,25 @@ settings! {
     session_ttl_ms: u64, "TREFOIL_SESSION_TTL_MS";
     /// Longest time between syncs of a journal with unsynced records, in milliseconds [default: 200]
     journal_sync_interval_ms: u64, "TREFOIL_JOURNAL_SYNC_INTERVAL_MS";
+    /// Most bytes of journalled writes of a storage daemon that wait in memory to be applied, 1 MiB
+    /// to 1 TiB; at the bound writers wait [default: 104857600]
+    filestore_queue_max_bytes: u64, "TREFOIL_FILESTORE_QUEUE_MAX_BYTES";
+    /// Most bytes of a storage daemon that wait for one sync, 1 MiB to 1 TiB: there the sync begins
+    /// before journal_sync_interval_ms, and writers wait while the one before it runs [default:
+    /// 104857600]
+    filestore_queue_committing_max_bytes: u64, "TREFOIL_FILESTORE_QUEUE_COMMITTING_MAX_BYTES";
+    /// Bytes of changes of fragment files of a storage daemon at which they begin to be written
+    /// back, 64 KiB to 1 TiB; also filestore_wbthrottle_xfs_bytes_start_flusher [default: 41943040]
+    #[arg(alias = "filestore-wbthrottle-xfs-bytes-start-flusher")]
+    filestore_wbthrottle_bytes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_BYTES_START_FLUSHER";
+    /// Changes at which they do, 1 to 10000000; also filestore_wbthrottle_xfs_ios_start_flusher
+    /// [default: 500]
+    #[arg(alias = "filestore-wbthrottle-xfs-ios-start-flusher")]
+    filestore_wbthrottle_ios_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_IOS_START_FLUSHER";
+    /// Changed files at which they do, 1 to 10000000; also
+    /// filestore_wbthrottle_xfs_inodes_start_flusher [default: 500]
+    #[arg(alias = "filestore-wbthrottle-xfs-inodes-start-flusher")]
+    filestore_wbthrottle_inodes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_INODES_START_FLUSHER";
     /// Longest time for which names and attributes that the metadata service was told and nobody fsynced may be lost with the power of its
     /// machine, in milliseconds, 10 to 3600000 [default: 5000]
     mds_sync_interval_ms: u64, "TREFOIL_MDS_SYNC_INTERVAL_MS";
@@ -275,7 +301,11 @@ pub struct Config {
     /// Cores of a storage daemon.
     pub osd_op_threads: u16,
     /// Threads for blocking I/O of a storage daemon, at most.
+    pub filestore_op_threads: u16,
+    /// Those of them that background work takes at a time.
     pub osd_disk_threads: u16,
+    /// Bounds on what a storage daemon has not applied or synced, and when write-back begins.
+    pub throttles: Throttles,
     /// Messenger workers of a storage daemon.
     pub ms_workers: u16,
     /// Which of them serve a connection.
@@ -349,7 +379,15 @@ impl Settings {
     fn from_toml(text: &str) -> Result<Settings, String> {
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
         table.keys().try_for_each(|key| Settings::check_key(key))?;
+        if table.keys().any(|key| throttles::plain_name(key).is_some()) {
+            return throttles::with_plain_names(table)?.try_into().map_err(|e: toml::de::Error| e.to_string());
+        }
         toml::from_str(text).map_err(|e: toml::de::Error| e.to_string())
+    }
+
+    /// The key by the one of its spellings that is in [`Settings::KEYS`], where it has several.
+    pub fn plain_key(key: &str) -> Cow<'_, str> {
+        throttles::plain_name(key).map_or(Cow::Borrowed(key), Cow::Owned)
     }
 
     /// Is there such a key?
@@ -357,7 +395,7 @@ impl Settings {
     /// # Errors
     /// If not: names the nearest.
     pub fn check_key(key: &str) -> Result<(), String> {
-        if Settings::KEYS.contains(&key) {
+        if Settings::KEYS.contains(&&*Settings::plain_key(key)) {
             return Ok(());
         }
         let nearest =
@@ -371,6 +409,7 @@ impl Settings {
     /// When there is no such key, or the value is not of its type.
     pub fn from_words(key: &str, value: &str) -> Result<Settings, String> {
         Settings::check_key(key)?;
+        let key = &*Settings::plain_key(key);
         if value.contains(char::is_control) {
             return Err(format!("{key}: the value must be one line"));
         }
@@ -422,6 +461,7 @@ impl Config {
         let ratios = full_ratios(&s)?;
         let osd_op_threads = s.osd_op_threads.unwrap_or((cpus / 4).max(1) as u16);
         let osd_op_threads = in_range("osd_op_threads", osd_op_threads, 1, 256)?;
+        let throttles = throttles::of(&s)?;
         let store = store(s.osd_objectstore.as_deref(), s.memstore_bytes_max, osd_op_threads)?;
         Ok(Config {
             settings,
@@ -437,7 +477,9 @@ impl Config {
             profile,
             pool_pg_num: in_range("pool_pg_num", s.pool_pg_num.unwrap_or(32), 1, 65_536)?,
             osd_op_threads,
-            osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(16), 1, 64)?,
+            filestore_op_threads: in_range("filestore_op_threads", s.filestore_op_threads.unwrap_or(16), 1, 64)?,
+            osd_disk_threads: in_range("osd_disk_threads", s.osd_disk_threads.unwrap_or(1), 1, 64)?,
+            throttles,
             ms_workers: in_range("ms_workers", s.ms_workers.unwrap_or(osd_op_threads), osd_op_threads, 256)?,
             ms_placement,
             ms_max_events,
@@ -514,6 +556,16 @@ impl Config {
             )?,
             log: s.log.unwrap_or_else(|| "info".into()),
         })
+    }
+
+    /// What an operator should know of settings that are good and may not mean what they meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let s = &self.settings;
+        let renamed =
+            self.roles.contains(&Role::Osd) && s.osd_disk_threads.is_some() && s.filestore_op_threads.is_none();
+        let text = "osd_disk_threads counts the threads of scrubs, rebuilding and returning space; the threads of all \
+                    disk I/O, which it once counted, are filestore_op_threads, which is not set";
+        renamed.then(|| text.to_owned()).into_iter().collect()
     }
 
     /// The directory of one role's data.

@@ -69,6 +69,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn Error>> {
     let subscriber = subscriber.with_filter_reloading();
     let reload = subscriber.reload_handle();
     subscriber.init();
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let log = Log::new(config.log.clone(), move |filter| {
         let filter = tracing_subscriber::EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
         reload.reload(filter).map_err(|error| error.to_string())

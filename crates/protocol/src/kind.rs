@@ -79,9 +79,10 @@ kinds! {
     /// Daemon or client to anyone: postcard, a list of `messenger::TelemetryReport`, one per
     /// runtime, the role's main one first.
     TelemetryReply = 0x53,
-    /// Operator to any daemon, call: postcard [`crate::admin::AdminRequest`].
+    /// Operator to any daemon, and the monitor to a client, call: postcard
+    /// [`crate::admin::AdminRequest`].
     Admin = 0x54,
-    /// Daemon to operator: postcard [`crate::admin::AdminReply`].
+    /// Daemon or client to operator: postcard [`crate::admin::AdminReply`].
     AdminReply = 0x55,
     /// Anyone to monitor, call: postcard [`crate::SessionId`]. The monitor asks the client of this session, and passes its
     /// [`Kind::TelemetryReply`] on; a client that does not answer is a refusal as [`Kind::MonitorReply`].
@@ -92,6 +93,11 @@ kinds! {
     HistoryReply = 0x58,
     /// As [`Kind::ClientTelemetry`], for [`Kind::History`].
     ClientHistory = 0x59,
+    /// Operator to monitor, call: postcard, a [`crate::SessionId`] and a
+    /// [`crate::admin::AdminRequest`]. The monitor puts the request to the client of this session
+    /// as [`Kind::Admin`], and passes its [`Kind::AdminReply`] on; otherwise as
+    /// [`Kind::ClientTelemetry`].
+    ClientAdmin = 0x5c,
     /// Anyone to an OSD, call: postcard [`crate::scrub::ScrubRequest`].
     Scrub = 0x60,
     /// OSD to anyone: postcard [`crate::scrub::ScrubReply`].
@@ -106,6 +112,6 @@ mod tests {
     fn number_and_kind_round_trip() {
         let known =
             (0..=u16::MAX).filter_map(Kind::from_u16).inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 34);
+        assert_eq!(known.count(), 35);
     }
 }

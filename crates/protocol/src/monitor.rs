@@ -127,6 +127,13 @@ pub enum MonitorRequest {
         /// Whose.
         session: SessionId,
     },
+    /// Gives a pool another name.
+    RenamePool {
+        /// The pool by its present name.
+        name: String,
+        /// Its new name, unique.
+        new_name: String,
+    },
 }
 
 /// How the name of a session begins that a daemon opens for its own work. It is for the operator's

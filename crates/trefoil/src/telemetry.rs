@@ -48,6 +48,14 @@ impl Target {
             Way::Down | Way::Session(_) => None,
         }
     }
+
+    /// Of a client.
+    pub fn session(&self) -> Option<SessionId> {
+        match self.way {
+            Way::Session(session) => Some(session),
+            Way::Down | Way::Addr(_) => None,
+        }
+    }
 }
 
 /// All roles of the cluster, in the order in which they are shown.
@@ -62,7 +70,7 @@ pub fn daemons(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
 }
 
 /// All roles, and all clients.
-fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
+pub fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
     let client = |(session, title): &(SessionId, String)| Target {
         name: format!("client.{}", session.get()),
         title: Some(title.clone()),

@@ -79,7 +79,7 @@ impl Plan {
         let mut keys = Vec::new();
         for set in &args.set {
             let Some((key, values)) = Setting::split(set) else {
-                return fail(format!("--set {set}: not KEY=VALUE[,VALUE...], such as osd_disk_threads=1,16"));
+                return fail(format!("--set {set}: not KEY=VALUE[,VALUE...], such as filestore_op_threads=1,16"));
             };
             ensure!(with.iter().all(|fixed| fixed.key != key), "--set {set}: --with says what {key} is");
             keys.push(key);
@@ -213,15 +213,18 @@ mod tests {
 
     #[test]
     fn each_value_is_a_variant_beside_the_defaults() {
-        let plan = plan(&["osd_disk_threads=1,16", "mount.read_policy=fastest"]).unwrap();
+        let plan = plan(&["filestore_op_threads=1,16", "mount.read_policy=fastest"]).unwrap();
         let names: Vec<String> = plan.variants.iter().map(Variant::name).collect();
-        assert_eq!(names, ["trefoil", "osd_disk_threads=1", "osd_disk_threads=16", "mount.read_policy=fastest"]);
-        assert_eq!(plan.name, "sweep-osd_disk_threads-mount-read_policy");
+        assert_eq!(
+            names,
+            ["trefoil", "filestore_op_threads=1", "filestore_op_threads=16", "mount.read_policy=fastest"]
+        );
+        assert_eq!(plan.name, "sweep-filestore_op_threads-mount-read_policy");
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_in_words() {
-        for (set, words) in [("osd_disk_threads", "KEY=VALUE"), ("=1", "KEY=VALUE"), ("a=1,1", "twice")] {
+        for (set, words) in [("filestore_op_threads", "KEY=VALUE"), ("=1", "KEY=VALUE"), ("a=1,1", "twice")] {
             let error = plan(&[set]).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(words), "{set}: {error}");
         }

@@ -62,13 +62,17 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("compare", "a sweep of two settings measures each value beside the defaults", || {
         let dir = tempfile::tempdir().doing(|| "cannot make a directory")?;
         let out = dir.path().join("run");
-        let mut command = bench.xtask(&["sweep", "--set", "osd_disk_threads=1", "--set", "mount.buffer_pools=1"]);
+        let mut command = bench.xtask(&["sweep", "--set", "filestore_op_threads=1", "--set", "mount.buffer_pools=1"]);
         command.args(["--size", "smoke", "--only", "randread-4k,create", "--out"]).arg(&out);
         bench.run(&mut command, RUN_SECONDS_MAX).inspect_err(|_| compare::sweep(&compare::places(bench)))?;
         let text = read(&out.join("report.md"))?;
-        for part in
-            ["## randread-4k", "## create", "| `trefoil` |", "| `osd_disk_threads=1` |", "| `mount.buffer_pools=1` |"]
-        {
+        for part in [
+            "## randread-4k",
+            "## create",
+            "| `trefoil` |",
+            "| `filestore_op_threads=1` |",
+            "| `mount.buffer_pools=1` |",
+        ] {
             ensure!(text.contains(part), "the report lacks `{part}`");
         }
         nothing_is_left(&compare::places(bench))

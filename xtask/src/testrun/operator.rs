@@ -1,6 +1,7 @@
 //! The daemon without arguments, and the command `trefoil`, as an operator uses them.
 
 mod profile;
+mod settings;
 mod telemetry;
 
 use super::Bench;
@@ -20,13 +21,14 @@ use std::time::Duration;
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report.case("trefoil", "osd-daemon without arguments is a complete cluster", || no_arguments(bench))?;
-    let Some(rig) = Rig::start("operator", bench, report, settings)? else { return Ok(()) };
-    let tests: [RigTest; 17] = [
+    let Some(rig) = Rig::start("operator", bench, report, spec)? else { return Ok(()) };
+    let tests: [RigTest; 18] = [
         ("status, for people and as JSON", status),
         ("health names a metadata service that is dead, with exit codes", dead_mds),
         ("a mount in the background logs to a file of its own", background_log),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
+        ("settings of storage daemons and of a mount change while they serve", settings::live),
         ("errors are words and exit codes", errors),
         ("a closed stdout is no panic", closed_stdout),
         ("locks of all daemons, sorted, filtered, as JSON, watched", telemetry::locks),
@@ -49,7 +51,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
 }
 
 /// With metrics and a history; and a mount that is stopped keeps its session for long enough to be seen not to answer.
-fn settings(mut spec: Spec) -> Spec {
+fn spec(mut spec: Spec) -> Spec {
     spec.settings.extend([telemetry::SETTING.into(), "session_ttl_ms = 120000".into()]);
     spec.mount_options = "op_history=lock-free".into();
     spec
@@ -196,7 +198,11 @@ fn pools(bench: &Bench, rig: &Rig) -> Outcome {
          trefoil pool ls | grep -q copies; trefoil osd ls | grep -q osd.1\n\
          head -c 3000000 /dev/urandom > in\n\
          for i in $(seq 50); do trefoil object put --pool copies x in 2> err && break; sleep 0.2; done\n\
-         trefoil object get --pool copies x | cmp - in; ! trefoil object ls | grep -qx x";
+         trefoil object get --pool copies x | cmp - in; ! trefoil object ls | grep -qx x\n\
+         test $(trefoil pool get copies size) = 3; test $(trefoil pool get copies pg_num) = 8\n\
+         trefoil pool rename copies mirror; ! trefoil pool ls | grep -q copies\n\
+         trefoil object get --pool mirror x | cmp - in; ! trefoil pool rename copies other 2> err; grep -q mirror err\n\
+         ! trefoil pool get mirror sise 2> err; grep -q min_size err; trefoil pool rename mirror copies";
     trefoil(bench, rig, lines, 90).map(drop)
 }
 

@@ -108,6 +108,7 @@ impl Local {
     pub fn install(worker: Worker, shared: Arc<Shared>, session: SessionId, map: Arc<ClusterMap>) {
         let config = &shared.config;
         let share = |whole: usize| (whole / config.workers).max(1);
+        let inflight = shared.inflight.get();
         let local = Rc::new(Local {
             locks: Rc::default(),
             tails: RefCell::default(),
@@ -119,8 +120,8 @@ impl Local {
             osds: RefCell::default(),
             windows: RefCell::default(),
             codecs: RefCell::default(),
-            ops: Budget::new(share(config.objecter_inflight_ops)),
-            op_bytes: Budget::new(share(config.objecter_inflight_op_bytes)),
+            ops: Budget::new(share(inflight.ops)),
+            op_bytes: Budget::new(share(inflight.op_bytes)),
             kept: Cell::new(0),
             kept_max: share(config.client_unstable_bytes_max),
             kept_freed: Notify::default(),
@@ -138,6 +139,13 @@ impl Local {
         let sender = Rc::clone(&local);
         local.worker.spawn(async move { sender.run_sender().await });
         local.worker.set_local(Rc::clone(&local));
+    }
+
+    /// Takes over [`Shared::inflight`].
+    pub fn learn_inflight(&self) {
+        let (inflight, workers) = (self.shared.inflight.get(), self.shared.config.workers);
+        self.ops.set_limit((inflight.ops / workers).max(1));
+        self.op_bytes.set_limit((inflight.op_bytes / workers).max(1));
     }
 
     /// Ends the state of this worker: PGs and connections.

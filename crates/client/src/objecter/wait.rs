@@ -100,7 +100,7 @@ impl Mark {
 /// A bound on something in use at once, granted in the order asked.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit: usize,
+    limit: Cell<usize>,
     used: Cell<usize>,
     next_ticket: Cell<u64>,
     waiting: RefCell<VecDeque<(u64, Option<Waker>)>>,
@@ -136,7 +136,14 @@ impl Drop for Queued {
 impl Budget {
     /// At most `limit` in use at once.
     pub fn new(limit: usize) -> Rc<Self> {
+        let limit = Cell::new(limit);
         Rc::new(Self { limit, used: Cell::new(0), next_ticket: Cell::new(0), waiting: RefCell::default() })
+    }
+
+    /// From now on at most so much: what is in use is not taken away.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.set(limit);
+        self.wake_first();
     }
 
     /// What is in use.
@@ -146,8 +153,9 @@ impl Budget {
     }
 
     fn take(self: &Rc<Self>, amount: usize) -> Option<Permit> {
+        let amount = amount.min(self.limit.get());
         let used = self.used.get() + amount;
-        (used <= self.limit).then(|| {
+        (used <= self.limit.get()).then(|| {
             self.used.set(used);
             Permit { budget: Rc::clone(self), amount }
         })
@@ -163,7 +171,6 @@ impl Budget {
 
     /// Waits for its turn and for room. More than the whole budget counts as the whole budget.
     pub async fn acquire(self: &Rc<Self>, amount: usize) -> Permit {
-        let amount = amount.min(self.limit);
         if self.waiting.borrow().is_empty()
             && let Some(permit) = self.take(amount)
         {

@@ -2,6 +2,7 @@
 //!
 //! Contract: a [`Client`] is cheap to clone and may be used from any thread. Its futures may be awaited anywhere.
 
+mod live;
 mod mds;
 mod monitor;
 mod promises;
@@ -115,6 +116,15 @@ impl Client {
     /// The settings.
     pub fn config(&self) -> &ClientConfig {
         &self.shared.config
+    }
+
+    /// Changes a setting as an operator does with `trefoil config set client.N KEY VALUE`:
+    /// `objecter_inflight_ops` or `objecter_inflight_op_bytes`, from the next operation on.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`]: nothing has changed.
+    pub fn set_live(&self, key: &str, value: &str) -> Result<(), ClientError> {
+        live::set(&self.shared, key, value).map(drop).map_err(ClientError::Config)
     }
 
     /// The client's workers, for tasks that use [`Client::local`].

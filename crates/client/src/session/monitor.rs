@@ -1,5 +1,6 @@
 //! The connection to the monitor: the map as it changes, and the session's life.
 
+use super::live;
 use super::shared::{RETRY_PAUSE, Shared};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
@@ -149,6 +150,9 @@ impl Service for MonitorService {
             return;
         }
         let Some(shared) = self.shared.upgrade() else { return };
+        if live::answer(&shared, connection, &message) {
+            return;
+        }
         if message.kind != Kind::MapUpdate.to_u16() {
             tracing::debug!(kind = message.kind, "message of the monitor dropped");
             return;

@@ -2,6 +2,7 @@
 //!
 //! Contract: locks are held for a few instructions and never across a wait.
 
+use super::live::LiveInflight;
 use super::mds::Mds;
 use super::promises::{Promises, Standing};
 use super::{ClientEvent, Term};
@@ -45,6 +46,8 @@ struct Events {
 /// See the module.
 pub(crate) struct Shared {
     pub config: ClientConfig,
+    /// As in `config` at first.
+    pub inflight: LiveInflight,
     pub handle: Handle,
     pub(super) monitor: OnceLock<Connection>,
     pub(super) mds: Mds,
@@ -73,9 +76,11 @@ impl Shared {
             any if any == ClusterId::default() => LateCluster::default(),
             known => known.into(),
         };
+        let inflight = LiveInflight::new(&config);
         let namespace_times = handle.operations().operation(Layer::Client, "namespace");
         Arc::new(Self {
             config,
+            inflight,
             handle,
             monitor: OnceLock::new(),
             mds: Mds::new(&locks),

@@ -380,6 +380,35 @@ fn no_more_operations_are_under_way_than_may_be() {
     assert!(reads_at_once(OBJECT_BYTES, |_| {}) > 2, "a test in which nothing waits shows nothing");
 }
 
+#[test]
+fn the_bound_on_operations_can_change_while_they_wait() {
+    let fake = Fake::start(profile(1, 0), 1);
+    let client = connect(&fake, |config| {
+        config.workers = 1;
+        config.objecter_inflight_ops = 2;
+    });
+    fake.faults(0, Faults { delay: Duration::from_millis(50), ..Faults::default() });
+    let reads = |count: usize| -> Vec<_> {
+        (0..count).map(|_| client.run_on(0, move |io| async move { io.read(file(1), 0, OBJECT_BYTES).await })).collect()
+    };
+    let few = reads(4);
+    few.into_iter().for_each(|read| drop(client.block_on(read).expect("read")));
+    assert_eq!(fake.reading_max(0), 2);
+    client.set_live("objecter_inflight_ops", "5").expect("in range");
+    let more = reads(15);
+    more.into_iter().for_each(|read| drop(client.block_on(read).expect("read")));
+    assert_eq!(fake.reading_max(0), 5);
+    for (key, value) in [
+        ("objecter_inflight_ops", "0"),
+        ("objecter_inflight_ops", "many"),
+        ("objecter_inflight_op_bytes", "4194303"),
+        ("objecter_inflight", "5"),
+    ] {
+        let refused = client.set_live(key, value);
+        assert!(matches!(&refused, Err(ClientError::Config(why)) if why.contains(key)), "{key} = {value}: {refused:?}");
+    }
+}
+
 /// One whose answers never come in time is never measured; it must not be taken for the fastest for that.
 #[test]
 fn a_shard_that_hedged_reads_gave_up_is_not_asked_first_again() {

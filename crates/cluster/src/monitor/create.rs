@@ -71,6 +71,14 @@ pub enum CreateError {
     /// Pool names are unique.
     #[error("there is already a pool named {0:?}")]
     PoolExists(String),
+    /// There is no such pool.
+    #[error("there is no pool named {name:?}; there are: {known}")]
+    NoPool {
+        /// What was asked for.
+        name: String,
+        /// Names of those that there are.
+        known: String,
+    },
     /// A pool's name.
     #[error("a pool's name has 1 to {POOL_NAME_BYTES_MAX} bytes")]
     PoolName,
@@ -114,12 +122,7 @@ pub fn create_cluster(cluster: ClusterId, osds: &[ExpectedOsd], pool: &PoolSpec)
 pub(super) fn add_pool(state: &mut MonitorState, spec: &PoolSpec) -> Result<Vec<PgId>, CreateError> {
     let (name, profile) = (&spec.name, spec.profile);
     Profile::new(profile.k(), profile.m(), profile.chunk_bytes(), profile.object_bytes())?;
-    if name.is_empty() || name.len() > POOL_NAME_BYTES_MAX {
-        return Err(CreateError::PoolName);
-    }
-    if state.map.pool_named(name).is_some() {
-        return Err(CreateError::PoolExists(name.clone()));
-    }
+    check_name(&state.map, name)?;
     if !(1..=PG_NUM_MAX).contains(&spec.pg_num) {
         return Err(CreateError::PgNum(spec.pg_num));
     }
@@ -145,6 +148,29 @@ pub(super) fn add_pool(state: &mut MonitorState, spec: &PoolSpec) -> Result<Vec<
     }
     state.map.pools.insert(id, Pool { name: name.clone(), profile, pg_num: spec.pg_num });
     Ok(pgs)
+}
+
+/// Gives a pool another name. Its id, and so all that lies in it, stays.
+pub(super) fn rename_pool(map: &mut ClusterMap, name: &str, new_name: &str) -> Result<(), CreateError> {
+    let Some((id, _)) = map.pool_named(name) else {
+        let known = map.pools.values().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(CreateError::NoPool { name: name.to_owned(), known });
+    };
+    check_name(map, new_name)?;
+    let pool = map.pools.get_mut(&id).expect("it was found");
+    pool.name = new_name.to_owned();
+    Ok(())
+}
+
+/// May a pool get this name?
+fn check_name(map: &ClusterMap, name: &str) -> Result<(), CreateError> {
+    if name.is_empty() || name.len() > POOL_NAME_BYTES_MAX {
+        return Err(CreateError::PoolName);
+    }
+    if map.pool_named(name).is_some() {
+        return Err(CreateError::PoolExists(name.to_owned()));
+    }
+    Ok(())
 }
 
 /// The map's OSDs as a tree. There are no racks in the map yet: all hosts stand in one.

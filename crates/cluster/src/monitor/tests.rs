@@ -361,6 +361,26 @@ fn a_session_that_is_evicted_is_dead_before_its_time() {
 }
 
 #[test]
+fn a_renamed_pool_keeps_its_id_and_its_placement_groups() {
+    let mut monitor = Monitor::whole(3, 2);
+    let rename =
+        |name: &str, new_name: &str| MonitorRequest::RenamePool { name: name.into(), new_name: new_name.into() };
+    let before = monitor.map().clone();
+    monitor.ok(rename("data", "files"), SECOND);
+    let after = monitor.map();
+    assert!(after.epoch > before.epoch, "everybody learns of it");
+    assert_eq!(after.pgs, before.pgs, "no attach ends");
+    assert_eq!(after.pool_named("files").map(|(id, _)| id), before.pool_named("data").map(|(id, _)| id));
+    assert_eq!(monitor.conditions(), [(PgCondition::Clean, 2)]);
+    for (name, new_name, why) in
+        [("data", "other", "there are: files"), ("files", "files", "already"), ("files", "", "1 to 64 bytes")]
+    {
+        let reply = monitor.handle(rename(name, new_name), SECOND);
+        assert!(matches!(&reply, MonitorReply::Refused(text) if text.contains(why)), "{reply:?}");
+    }
+}
+
+#[test]
 fn a_dead_session_is_collected_decided_and_only_then_gone() {
     let mut monitor = Monitor::whole(3, 1);
     let session = monitor.open(Duration::ZERO);

@@ -15,12 +15,15 @@
 //! writes, and what is on its way is taken, a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that does
 //! not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk is `NoSpace` and loses nothing. After a
 //! failed sync everybody is told `Io` until a restart.
+//! The bounds of [`crate::throttle`] ask sessions to begin no more writes in the same way: records
+//! held in memory, bytes of one sync.
 //!
 //! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
 //! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back and
 //! repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
 
 mod backfill;
+mod background;
 mod backlog;
 mod comparing;
 mod format;
@@ -31,16 +34,19 @@ mod reading;
 pub mod recovery;
 mod restart;
 pub mod scrub;
+mod stats;
 mod store;
 mod sync_job;
 mod sync_state;
 #[cfg(test)]
 mod tests;
+mod throttling;
 mod times;
 mod upkeep;
 
 pub use reading::{READ_BYTES_MAX, zeros};
 pub use restart::replay;
+pub use stats::CoreStats;
 pub use store::CoreStore;
 pub use sync_state::SyncSeen;
 
@@ -50,15 +56,17 @@ use crate::fullness::FullRatios;
 use crate::journal::{JournalConfig, JournalError};
 use crate::pg::ShardView;
 use crate::pg::shard::{Outcome, PgShard, Replay, Step, StoreError, Summed};
+use crate::slots::Slots;
 use crate::space::DiskUse;
 use crate::superblock::DataDir;
+use crate::throttle::Throttles;
 use backlog::Backlog;
 use bytes::Bytes;
 use listing::ListWaits;
 use messenger::sync::Notify;
 use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
-use protocol::monitor::{Fullness, PgBacklog, SessionHolding};
+use protocol::monitor::{PgBacklog, SessionHolding};
 use protocol::shard::{
     AckMessage, AttachRequest, MarkRequest, ReadRequest, SESSION_WINDOW_BYTES, ShardHead, Status, WriteRequest,
 };
@@ -95,6 +103,11 @@ pub struct CoreConfig {
     pub journal_sync_interval: Duration,
     /// I/O threads that a sync takes at most, at least one. Default 4.
     pub sync_lanes: usize,
+    /// Bounds on what waits to be applied or synced, and when write-back begins.
+    pub throttles: Throttles,
+    /// I/O threads that scrubs, rebuilding and returning space take at a time, at least one.
+    /// Default 1.
+    pub disk_threads: u64,
     /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which backfill pauses (0.90).
     pub ratios: FullRatios,
     /// Least size of a write that goes straight to never-written space, in bytes. Default
@@ -129,6 +142,8 @@ impl CoreConfig {
             fragment: FragmentConfig::default(),
             journal_sync_interval: Duration::from_millis(200),
             sync_lanes: Self::SYNC_LANES,
+            throttles: Throttles::default(),
+            disk_threads: 1,
             ratios: FullRatios::default(),
             direct_bytes_min: PgShard::DIRECT_BYTES_MIN,
             dirty_objects_max: PgShard::DIRTY_OBJECTS_MAX,
@@ -193,39 +208,6 @@ impl Outlet for Connection {
     }
 }
 
-/// What a core has done since it was opened, and holds now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CoreStats {
-    /// Reads served.
-    pub reads: u64,
-    /// Bytes of them.
-    pub read_bytes: u64,
-    /// Write messages taken in.
-    pub writes: u64,
-    /// Bytes of them.
-    pub write_bytes: u64,
-    /// Ranges that failed their checksum.
-    pub corrupt_found: u64,
-    /// Ranges repaired from other shards.
-    pub corrupt_repaired: u64,
-    /// Bytes rebuilt.
-    pub rebuilt_bytes: u64,
-    /// Bytes of what had to be rebuilt that are dealt with, in the unit of [`PgBacklog::bytes`].
-    pub recovered_bytes: u64,
-    /// Bytes in the journal.
-    pub journal_bytes: u64,
-    /// Records in the journal.
-    pub journal_records: u64,
-    /// What is to be rebuilt here, for PGs that this shard is outside the in-sync set of.
-    pub to_rebuild: Vec<PgBacklog>,
-    /// Syncs that ended well.
-    pub syncs: u64,
-    /// How full the disk is.
-    pub fullness: Fullness,
-    /// PGs whose backfill waits for space.
-    pub backfills_waiting: u64,
-}
-
 /// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they are against it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repair {
@@ -242,6 +224,8 @@ pub struct Repair {
 /// A PG that is held here, with the way back to its sessions.
 struct Held<O> {
     shard: PgShard,
+    /// Of [`PgShard::queued_bytes`], what is in [`State::queued_bytes`].
+    queued_bytes: u64,
     outlets: HashMap<SessionId, O>,
 }
 
@@ -261,6 +245,11 @@ struct State<O> {
     last_trim: Option<Instant>,
     /// Sessions were told to begin no more writes ([`AckMessage::HOLD`]).
     is_holding: bool,
+    throttles: Throttles,
+    /// Of all PGs, as of the end of the turn or of applying.
+    queued_bytes: u64,
+    /// [`CoreStore::bytes_to_sync`] when a sync began last.
+    sync_began_at: u64,
     /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle), or for a list.
     trim_wanted: bool,
     list_waits: ListWaits,
@@ -283,15 +272,6 @@ struct State<O> {
     stopped: bool,
 }
 
-impl<O> State<O> {
-    /// The flag that every acknowledgement must have, if the journal is at its limit.
-    fn hold(&mut self) -> u8 {
-        let is_at_limit = self.store.journal.is_at_limit();
-        self.is_holding |= is_at_limit;
-        if is_at_limit { AckMessage::HOLD } else { 0 }
-    }
-}
-
 struct Shared<O> {
     worker: Worker,
     config: CoreConfig,
@@ -299,6 +279,10 @@ struct Shared<O> {
     journal_sync_interval: Cell<Duration>,
     /// As in `config` at first.
     ratios: Cell<FullRatios>,
+    /// As in `config` at first.
+    sync_lanes: Cell<usize>,
+    /// Background disk jobs at a time.
+    disk_threads: Rc<Slots>,
     times: CoreTimes,
     state: RefCell<State<O>>,
     turn: Notify,
@@ -350,6 +334,9 @@ impl<O: Outlet> Core<O> {
             space_asked: None,
             last_trim: None,
             is_holding: false,
+            throttles: config.throttles,
+            queued_bytes: 0,
+            sync_began_at: 0,
             trim_wanted: false,
             list_waits: ListWaits::default(),
             repairs: VecDeque::new(),
@@ -369,8 +356,22 @@ impl<O: Outlet> Core<O> {
         let times = CoreTimes::new(worker.handle().operations());
         let (worker, journal_sync_interval) = (worker.clone(), Cell::new(config.journal_sync_interval));
         let ratios = Cell::new(config.ratios);
-        let shared = Shared { worker, config, journal_sync_interval, ratios, times, state, turn, synced, repair };
-        let core = Self { shared: Rc::new(shared) };
+        let (sync_lanes, disk_threads) = (Cell::new(config.sync_lanes), Slots::new(config.disk_threads));
+        let core = Self {
+            shared: Rc::new(Shared {
+                worker,
+                config,
+                journal_sync_interval,
+                ratios,
+                sync_lanes,
+                disk_threads,
+                times,
+                state,
+                turn,
+                synced,
+                repair,
+            }),
+        };
         let worker = core.worker();
         core.refresh_free();
         worker.spawn(core.clone().turns());
@@ -401,6 +402,11 @@ impl<O: Outlet> Core<O> {
     pub fn set_ratios(&self, ratios: FullRatios) {
         self.shared.ratios.set(ratios);
         self.refresh_free();
+    }
+
+    /// Changes [`CoreConfig::sync_lanes`], from the next sync on.
+    pub fn set_sync_lanes(&self, lanes: usize) {
+        self.shared.sync_lanes.set(lanes);
     }
 
     /// Changes [`CoreConfig::recovery_bytes_per_sec`], at once.
@@ -441,7 +447,7 @@ impl<O: Outlet> Core<O> {
                 shard.set_slot_bytes(self.shared.config.fragment.fragment_slot_bytes);
                 shard.set_dirty_objects_max(self.shared.config.dirty_objects_max);
                 shard.note_whole(store)?;
-                shards.insert(pg, Held { shard, outlets: HashMap::new() });
+                shards.insert(pg, Held { shard, queued_bytes: 0, outlets: HashMap::new() });
             }
         }
         touched.push(pg);
@@ -650,6 +656,7 @@ impl<O: Outlet> Core<O> {
         };
         CoreStats {
             journal_bytes: state.store.journal.bytes(),
+            queued_bytes: state.queued_bytes,
             journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),
             to_rebuild: state.shards.iter().filter(|(_, h)| h.shard.is_returning()).map(to_rebuild).collect(),
             fullness: state.store.space.fullness(self.shared.ratios.get()),

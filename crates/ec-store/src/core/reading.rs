@@ -198,7 +198,7 @@ impl<O: Outlet> Core<O> {
         }
         let core = self.clone();
         let outlet = outlet.clone();
-        self.run_read(state, pg, plan, move |state, result| {
+        self.run_read(state, pg, plan, false, move |state, result| {
             match result {
                 Ok(seen) => {
                     Self::count_read(state, seen.data.len());
@@ -226,13 +226,15 @@ impl<O: Outlet> Core<O> {
         state.stats.read_bytes += bytes as u64;
     }
 
-    /// Carries a plan out, here if the page cache has it all, else on an I/O thread; unpins, and hands the bytes over.
+    /// Carries a plan out, here if the page cache has it all, else on an I/O thread, a background
+    /// one if nobody but another shard waits; unpins, and hands the bytes over.
     /// A fragment that does not exist gives no bytes.
     fn run_read(
         &self,
         mut state: std::cell::RefMut<'_, State<O>>,
         pg: PgId,
         plan: ReadPlan,
+        is_background: bool,
         done: impl FnOnce(&mut State<O>, Result<Seen, (ObjectId, ReadFailure)>) + 'static,
     ) {
         let object = plan.object;
@@ -273,11 +275,21 @@ impl<O: Outlet> Core<O> {
             }
             Ok(None) => {
                 drop(state);
-                let job = self.shared.worker.blocking(move || {
+                let job = move || {
                     let result = reading.run(ReadMode::Blocking);
                     result.map(|_| reading.finish())
-                });
+                };
                 let core = self.clone();
+                if is_background {
+                    self.shared.worker.spawn(async move {
+                        let result = core.background(job).await.unwrap_or(Err(ReadFailure::Io));
+                        let mut state = core.shared.state.borrow_mut();
+                        Self::unpin(&mut state, pg, object);
+                        done(&mut state, result.map_err(|failure| (object, failure)));
+                    });
+                    return;
+                }
+                let job = self.shared.worker.blocking(job);
                 self.shared.worker.spawn(async move {
                     let result = job.await.unwrap_or(Err(ReadFailure::Io));
                     let mut state = core.shared.state.borrow_mut();
@@ -415,9 +427,9 @@ impl<O: Outlet> Core<O> {
             let keys: Vec<_> = objects.iter().filter_map(|object| store.key(pg, *object)).collect();
             store.fragments.sizes(&keys)
         };
-        let (worker, outlet) = (self.shared.worker.clone(), outlet.clone());
+        let (core, outlet) = (self.clone(), outlet.clone());
         self.shared.worker.spawn(async move {
-            let bytes = worker.blocking(sizes).await.unwrap_or_default();
+            let bytes = core.background(sizes).await.unwrap_or_default();
             reply_recovery(&outlet, to, &reply(objects, bytes), Bytes::new());
         });
     }
@@ -470,7 +482,7 @@ impl<O: Outlet> Core<O> {
         let piece = RecoveryReply::Piece { exists, logical_end, fragment_end, data, marks };
         let plan = ReadPlan { object, range, parts: Vec::new() };
         let (core, outlet) = (self.clone(), outlet.clone());
-        self.run_read(state, pg, plan, move |state, result| match result {
+        self.run_read(state, pg, plan, true, move |state, result| match result {
             Ok(seen) => reply_recovery(&outlet, to, &piece, seen.data),
             // after a restart the file passes its checksums only when the journal was applied again
             Err((_, ReadFailure::Corrupt(_))) if has_unapplied => {

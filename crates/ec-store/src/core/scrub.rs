@@ -180,7 +180,7 @@ impl<O: Outlet> Core<O> {
         let shard = self.view(pg).map(|view| view.me);
         let listed = self.shared.state.borrow_mut().store.fragments.list(pg);
         let Ok(entries) = listed else { return RecoveryReply::Refused(Status::Io) };
-        let job = self.shared.worker.blocking(move || {
+        let job = self.background(move || {
             let mut page = BTreeSet::new();
             for entry in entries {
                 let (object, of) = entry?;
@@ -285,7 +285,7 @@ impl<O: Outlet> Core<O> {
                 return Err(Status::Io);
             }
         };
-        let job = self.shared.worker.blocking(move || inspect(&file, &range, seed, scrub));
+        let job = self.background(move || inspect(&file, &range, seed, scrub));
         match job.await {
             Ok(Ok(found)) => Ok(Some(found)),
             Ok(Err(error)) => {

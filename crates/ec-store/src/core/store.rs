@@ -11,6 +11,7 @@ use crate::journal::{Journal, JournalError, Location};
 use crate::medium::Dir;
 use crate::pg::shard::{Change, Item, Lsn, Payload, PgState, Placed, Record, ShardStore, StoreError, Summed};
 use crate::space::DiskSpace;
+use crate::throttle::Unflushed;
 use bytes::Bytes;
 use protocol::shard::space_taken;
 use protocol::{ObjectId, PgId, Profile, ShardIndex};
@@ -36,6 +37,10 @@ pub struct CoreStore {
     pub(super) data_crc: Option<u32>,
     /// Files with data of direct writes since they were synced last.
     direct: BTreeMap<FragmentKey, Arc<FragmentFile>>,
+    /// Bytes of direct writes since the start.
+    direct_bytes: u64,
+    /// Changes of fragment files that no write-back has begun for.
+    pub(super) unflushed: Unflushed,
     /// Places that records in the journal name.
     named: NamedPlaces,
     /// Files changed by a rebuild: their checksums are in no journal record, see [`FragmentFile::flush`].
@@ -126,6 +131,8 @@ impl CoreStore {
             places: HashMap::new(),
             data_crc: None,
             direct: BTreeMap::new(),
+            direct_bytes: 0,
+            unflushed: Unflushed::default(),
             named: NamedPlaces::default(),
             rebuilt: BTreeMap::new(),
             deleted_in: HashMap::new(),
@@ -405,6 +412,8 @@ impl CoreStore {
     fn note_direct(&mut self, key: FragmentKey, file: Arc<FragmentFile>, data: &Summed) -> Box<[u32]> {
         self.space.wrote(space_taken(data.len() as u64));
         self.direct.insert(key, file);
+        self.direct_bytes += data.len() as u64;
+        self.unflushed.note(key, data.len() as u64);
         data.crcs().map_or_else(
             || {
                 let mut crcs = Vec::with_capacity(data.len() / SECTOR_BYTES as usize);
@@ -420,6 +429,11 @@ impl CoreStore {
         let Payload::Placed(placed) = &record.payload else { return None };
         let file = self.direct.get(&self.key(pg, record.object)?)?;
         Some(Named { file: Arc::clone(file), places: placed.places.to_vec(), bytes: u64::from(record.length) })
+    }
+
+    /// Bytes since the start that a sync makes durable: those of the journal and of direct writes.
+    pub(super) fn bytes_to_sync(&self) -> u64 {
+        self.journal.appended_bytes() + self.direct_bytes
     }
 
     /// Bytes that records in the journal have placed elsewhere.
@@ -589,6 +603,14 @@ impl ShardStore for CoreStore {
             return Ok(());
         }
         let key = self.key(pg, object).ok_or_else(|| StoreError::Io(format!("{pg} is not held here")))?;
+        for change in changes {
+            match change {
+                Change::Write { data, .. } => self.unflushed.note(key, data.len() as u64),
+                Change::Punch { .. } | Change::Truncate { .. } => self.unflushed.note(key, 0),
+                // their bytes were counted when they were written
+                Change::Point { .. } | Change::Publish { .. } | Change::Delete | Change::Nothing => {}
+            }
+        }
         self.apply_coalesced(key, *profile, changes).map_err(Self::fragment_error)
     }
 

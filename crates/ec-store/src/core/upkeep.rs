@@ -20,8 +20,6 @@ const APPLY_BYTES: u64 = 512 << 10;
 const APPLY_TIME: Duration = Duration::from_micros(500);
 /// How often it is looked what has become stable: soon, as records that wait are held in memory here and in their client.
 const APPLY_INTERVAL: Duration = Duration::from_millis(10);
-/// What all cores give the disk between two beginnings of writing back: journals and fragments alike.
-const WRITE_BACK_BYTES: u64 = 128 << 20;
 /// How often it is looked whether space beside slots can be given back.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Files that are looked at then: each may have to be opened.
@@ -119,7 +117,10 @@ impl<O: Outlet> Core<O> {
         {
             self.look_up_space(&mut state);
         }
-        for pg in take_touched(&mut state) {
+        let touched = take_touched(&mut state);
+        touched.iter().for_each(|pg| state.count_queued(*pg));
+        state.want_due_sync();
+        for pg in touched {
             Self::answer(&mut state, pg, ratios);
         }
         self.shared.times.answered(&mut state.waiting);
@@ -257,7 +258,7 @@ impl<O: Outlet> Core<O> {
     /// Runs the sync that is wanted on I/O threads.
     fn sync_aside(&self) {
         let Some(BegunSync { number, all, job }) = self.begin_sync() else { return };
-        let ended = job.run_aside(&self.shared.worker, self.shared.config.sync_lanes);
+        let ended = job.run_aside(&self.shared.worker, self.shared.sync_lanes.get());
         let core = self.clone();
         self.shared.worker.spawn(async move {
             if core.finish_sync(number, all, ended.await) {
@@ -291,6 +292,7 @@ impl<O: Outlet> Core<O> {
         }
         let unsynced = state.store.take_unsynced(all);
         let journal = state.store.journal.sync_handle();
+        state.sync_began_at = state.store.bytes_to_sync();
         let (number, steps) = state.sync.begin(Instant::now(), work);
         Some(BegunSync { number, all, job: SyncJob::new(journal, unsynced, steps) })
     }
@@ -324,6 +326,7 @@ impl<O: Outlet> Core<O> {
         self.shared.times.synced(&mut state.waiting, number);
         drop(state);
         self.shared.synced.notify_all();
+        self.end_hold();
     }
 
     /// For how long the disk has not ended a sync of a single file, though asked to. To be looked at again and again.
@@ -384,21 +387,19 @@ impl<O: Outlet> Core<O> {
 
     /// Begins to bring to the disk what was applied, so that the sync before a trim has little to wait for.
     pub(super) async fn write_backs(self) {
-        let mut begun = 0;
         loop {
             self.shared.worker.sleep(UPKEEP_INTERVAL).await;
-            let (written, files) = {
-                let state = self.shared.state.borrow();
+            let files = {
+                let mut state = self.shared.state.borrow_mut();
                 if state.stopped {
                     return;
                 }
-                let written = state.store.space.disk_written();
-                if written - begun < WRITE_BACK_BYTES {
+                let State { store, throttles, stats, .. } = &mut *state;
+                if !store.unflushed.begin_if_due(&throttles.write_back, &mut stats.write_backs) {
                     continue;
                 }
-                (written, state.store.fragments.dirty_files().cloned().collect::<Vec<_>>())
+                store.fragments.dirty_files().cloned().collect::<Vec<_>>()
             };
-            begun = written;
             let job = self.shared.worker.blocking(move || files.iter().for_each(|file| file.begin_write_back()));
             if job.await.is_err() {
                 tracing::warn!("writing back ended in a panic");
@@ -476,7 +477,9 @@ impl<O: Outlet> Core<O> {
                     let mut state = self.shared.state.borrow_mut();
                     let State { store, shards, .. } = &mut *state;
                     let Some(held) = shards.get_mut(&pg).filter(|held| held.shard.has_to_apply()) else { break };
-                    held.shard.apply_some(store, APPLY_BYTES)
+                    let result = held.shard.apply_some(store, APPLY_BYTES);
+                    state.count_queued(pg);
+                    result
                 };
                 if self.note_wanted_sync() {
                     self.schedule_turn();
@@ -494,6 +497,7 @@ impl<O: Outlet> Core<O> {
                 }
             }
         }
+        self.end_hold();
         applied
     }
 
@@ -584,24 +588,8 @@ impl<O: Outlet> Core<O> {
                 tracing::warn!(fragment = %file.key(), %error, "space beside its slots stays taken");
             }
         };
-        if self.shared.worker.blocking(move || files.iter().for_each(give_back)).await.is_err() {
+        if self.background(move || files.iter().for_each(give_back)).await.is_err() {
             tracing::warn!("giving back space ended in a panic");
         }
-    }
-
-    /// Once the journal is below its limit, sessions that were told to begin no more writes are told that they may.
-    fn end_hold(&self) {
-        let mut state = self.shared.state.borrow_mut();
-        let State { store, shards, touched, is_holding, .. } = &mut *state;
-        if !*is_holding || store.journal.is_at_limit() {
-            return;
-        }
-        *is_holding = false;
-        for (pg, held) in shards {
-            held.shard.acknowledge_all();
-            touched.push(*pg);
-        }
-        drop(state);
-        self.schedule_turn();
     }
 }

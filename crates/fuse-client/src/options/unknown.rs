@@ -2,7 +2,7 @@
 //! one may have been meant. Pure.
 
 /// Every option that [`super::MountSettings::apply`] knows, for suggestions.
-const KNOWN: [&str; 53] = [
+const KNOWN: [&str; 55] = [
     "ro",
     "rw",
     "dev",
@@ -41,6 +41,8 @@ const KNOWN: [&str; 53] = [
     "workers",
     "buffer_pools",
     "busy_poll_us",
+    "objecter_inflight_ops",
+    "objecter_inflight_op_bytes",
     "attr_timeout",
     "entry_timeout",
     "timeout",

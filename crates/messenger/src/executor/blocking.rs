@@ -29,7 +29,6 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The pool of one runtime.
 pub(crate) struct BlockingPool {
     name: String,
-    threads_max: usize,
     idle: Duration,
     shared: Arc<Shared>,
     joins: ContentionMutex<Vec<std::thread::JoinHandle<()>>>,
@@ -41,6 +40,8 @@ struct Shared {
     /// A job was queued, or no more will come.
     came: parking_lot::Condvar,
     pool_size: PoolSize,
+    /// May change; at least 1.
+    threads_max: AtomicUsize,
     panics: AtomicUsize,
 }
 
@@ -57,11 +58,11 @@ impl BlockingPool {
             queue: ContentionMutex::new(locks, "blocking gate", Queue::default()),
             came: parking_lot::Condvar::new(),
             pool_size: PoolSize::default(),
+            threads_max: AtomicUsize::new(threads_max.max(1)),
             panics: AtomicUsize::new(0),
         };
         BlockingPool {
             name,
-            threads_max: threads_max.max(1),
             idle: IDLE,
             shared: Arc::new(shared),
             joins: ContentionMutex::new(locks, "blocking threads", Vec::new()),
@@ -89,6 +90,19 @@ impl BlockingPool {
             self.shared.came.notify_one();
         }
         rx
+    }
+
+    /// From now on at most so many threads, at least one. Those that are too many end when they
+    /// have run what they are at.
+    pub(crate) fn set_threads_max(&self, threads_max: usize) {
+        // Under the lock: no thread decides by two numbers, and jobs that wait get the new threads.
+        let mut queue = self.shared.queue.lock();
+        self.shared.threads_max.store(threads_max.max(1), SeqCst);
+        for _ in 0..queue.jobs.len() {
+            self.grow(&mut queue);
+        }
+        drop(queue);
+        self.shared.came.notify_all();
     }
 
     /// Threads alive now.
@@ -121,7 +135,7 @@ impl BlockingPool {
     /// Called with the queue locked, so that one thread at a time decides.
     fn grow(&self, queue: &mut Queue) {
         let threads = self.threads();
-        if threads >= self.threads_max {
+        if threads >= self.shared.threads_max.load(SeqCst) {
             return;
         }
         self.shared.pool_size.hired();
@@ -166,6 +180,11 @@ fn next_job(shared: &Shared, idle: Duration) -> Option<Job> {
     let mut queue = shared.queue.lock();
     let until = Instant::now() + idle;
     loop {
+        // Those that stay, one at least, see to what is queued.
+        if shared.pool_size.threads() > shared.threads_max.load(SeqCst) {
+            shared.pool_size.left();
+            return None;
+        }
         if let Some(job) = queue.jobs.pop_front() {
             return Some(job);
         }
@@ -201,6 +220,26 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+        pool.shutdown();
+    }
+
+    #[test]
+    fn the_maximum_can_change_while_jobs_wait() {
+        let pool = BlockingPool::new("test".into(), 1, &LockTable::default());
+        let waiting: Vec<_> = (0..6).map(|_| oneshot::<()>()).collect();
+        let (open, gates): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        let done: Vec<_> = gates.into_iter().map(|gate| pool.run(move || gate.recv_blocking())).collect();
+        assert_eq!(pool.threads(), 1, "all the others wait");
+        pool.set_threads_max(4);
+        assert_eq!(pool.threads(), 4);
+        pool.set_threads_max(2);
+        open.into_iter().for_each(|gate| assert_eq!(gate.send(()), Ok(())));
+        done.into_iter().for_each(|job| assert_eq!(job.recv_blocking(), Ok(Ok(()))));
+        while pool.threads() > 2 {
+            std::thread::yield_now();
+        }
+        pool.set_threads_max(0);
+        assert_eq!(pool.run(|| 7).recv_blocking(), Ok(7), "one stays");
         pool.shutdown();
     }
 

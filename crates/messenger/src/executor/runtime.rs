@@ -36,7 +36,8 @@ pub struct RuntimeConfig {
     pub name: String,
     /// Number of workers, 1 to [`WORKERS_MAX`].
     pub workers: usize,
-    /// Most I/O threads that [`Worker::blocking`] may start.
+    /// Most I/O threads that [`Worker::blocking`] may start, at first; see
+    /// [`Handle::set_blocking_threads_max`].
     pub blocking_threads_max: usize,
     /// Pools of data buffers.
     pub pools: PoolConfig,
@@ -293,6 +294,12 @@ impl Handle {
             0 => MaxEvents::Auto,
             events => MaxEvents::Fixed(events),
         }
+    }
+
+    /// Changes [`RuntimeConfig::blocking_threads_max`], at least 1, at once: jobs that wait get new
+    /// threads, threads that are too many end after their job.
+    pub fn set_blocking_threads_max(&self, threads_max: usize) {
+        self.shared.blocking.set_threads_max(threads_max);
     }
 
     /// Changes how many readiness events a worker takes at once; each does so from its next turn.

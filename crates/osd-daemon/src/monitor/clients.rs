@@ -6,8 +6,9 @@
 
 use bytes::Bytes;
 use messenger::{CallError, Connection, Message, ReplyTo, TrafficClass, Worker};
+use protocol::admin::AdminRequest;
 use protocol::monitor::MonitorReply;
-use protocol::{Kind, SessionId};
+use protocol::{DecodeError, Kind, SessionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,29 +16,40 @@ use std::time::Duration;
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// What a client is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Question {
     /// What it has counted.
     Telemetry,
     /// Which operations it remembers.
     History,
+    /// A setting of it.
+    Admin(AdminRequest),
 }
 
 impl Question {
-    /// What an operator's message asks of a client; `None` for any other message.
-    pub fn of(message: &Message) -> Option<Question> {
-        match Kind::from_u16(message.kind).filter(|_| message.is_request()) {
-            Some(Kind::ClientTelemetry) => Some(Question::Telemetry),
-            Some(Kind::ClientHistory) => Some(Question::History),
+    /// What an operator's message asks of which client; `None` for any other message.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of(message: &Message) -> Option<Result<(SessionId, Question), DecodeError>> {
+        let session = || protocol::decode::<SessionId>("session", &message.front);
+        match Kind::from_u16(message.kind).filter(|_| message.is_request())? {
+            Kind::ClientTelemetry => Some(session().map(|session| (session, Question::Telemetry))),
+            Kind::ClientHistory => Some(session().map(|session| (session, Question::History))),
+            Kind::ClientAdmin => {
+                let asked = protocol::decode::<(SessionId, AdminRequest)>("admin request", &message.front);
+                Some(asked.map(|(session, request)| (session, Question::Admin(request))))
+            }
             _ => None,
         }
     }
 
-    /// The question to the client, and its answer.
-    fn kinds(self) -> (Kind, Kind) {
+    /// The question to the client, and the kind of its answer.
+    fn put(&self) -> (Kind, Bytes, Kind) {
         match self {
-            Question::Telemetry => (Kind::Telemetry, Kind::TelemetryReply),
-            Question::History => (Kind::History, Kind::HistoryReply),
+            Question::Telemetry => (Kind::Telemetry, Bytes::new(), Kind::TelemetryReply),
+            Question::History => (Kind::History, Bytes::new(), Kind::HistoryReply),
+            Question::Admin(request) => (Kind::Admin, protocol::encode(request), Kind::AdminReply),
         }
     }
 }
@@ -77,7 +89,7 @@ impl Clients {
         let client = self.sessions.get(&session).filter(|client| client.is_up()).cloned();
         worker.spawn(async move {
             let (kind, front) = match client {
-                Some(client) => put(asked, &client).await,
+                Some(client) => put(&asked, &client).await,
                 None => refusal("it is not connected to the monitor".to_owned()),
             };
             to.reply_to(reply_to, Message::new(reply_to.class, kind.to_u16(), front, Bytes::new()));
@@ -85,9 +97,9 @@ impl Clients {
     }
 }
 
-async fn put(asked: Question, client: &Connection) -> (Kind, Bytes) {
-    let (question, answer) = asked.kinds();
-    let message = Message::new(TrafficClass::Control, question.to_u16(), Bytes::new(), Bytes::new());
+async fn put(asked: &Question, client: &Connection) -> (Kind, Bytes) {
+    let (question, front, answer) = asked.put();
+    let message = Message::new(TrafficClass::Control, question.to_u16(), front, Bytes::new());
     match client.call(message, ANSWER_MAX).await {
         Ok(reply) if reply.kind == answer.to_u16() => (answer, reply.front),
         Ok(reply) => refusal(format!("it gave an unexpected answer of kind {:#06x}", reply.kind)),

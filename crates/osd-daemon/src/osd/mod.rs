@@ -10,7 +10,7 @@
 //!
 //! * `control`: maps and the boot message; one task set on worker 0. * `link`: the connection to the monitor.
 //! * `heart`: heartbeats, with a thread and a connection of their own. * `rhythm`: whether they leave.
-//! * `side`: what each core owes the monitor, and the return of its shards; `slots`: how many at a time. * `service`: what peers ask.
+//! * `side`: what each core owes the monitor, and the return of its shards. * `service`: what peers ask.
 //! * `peers`: connections to other OSDs. * `resolve`: questions about dead sessions. * `power`: was power lost?
 //! * `scrub`: what is scrubbed when, what was found, and what operators ask of it. * `views`: the map as cores need it.
 //! * `cut`: answers at once, to measure what the messenger costs.
@@ -28,7 +28,6 @@ mod scrub;
 mod service;
 mod shared;
 mod side;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -40,6 +39,7 @@ use ec_store::core::CoreError;
 use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
 use ec_store::superblock::{DataDir, DataDirError};
+use ec_store::throttle::Throttles;
 use messenger::sync::block_on;
 use messenger::{ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError};
 use placement::threads::{MaxEvents, PlacementConfig};
@@ -84,7 +84,12 @@ pub struct OsdConfig {
     /// Count locks and times. Default true; off only to measure what it costs.
     pub telemetry: bool,
     /// Threads for what waits for the disk, at most. Default 16.
+    pub filestore_op_threads: u16,
+    /// Those of them that scrubs, rebuilding and returning space take at a time; at least one of
+    /// each core. Default 1.
     pub osd_disk_threads: u16,
+    /// Bounds on what waits to be applied or synced, over all cores, and when write-back begins.
+    pub throttles: Throttles,
     /// Messenger workers; those beyond the cores own no PGs. Default: as many as cores, which is also the least.
     pub ms_workers: u16,
     /// Which workers serve a connection. Default core-affine.
@@ -149,7 +154,9 @@ impl OsdConfig {
             host: "localhost".into(),
             osd_op_threads: 1,
             telemetry: true,
-            osd_disk_threads: 16,
+            filestore_op_threads: 16,
+            osd_disk_threads: 1,
+            throttles: Throttles::default(),
             ms_workers: 0,
             ms_placement: PlacementConfig::default(),
             ms_max_events: MaxEvents::default(),
@@ -366,7 +373,7 @@ pub fn start(config: OsdConfig) -> Result<OsdHandle, OsdError> {
     runtime.busy_poll = config.ms_busy_poll;
     runtime.shared_memory = config.ms_shared_memory;
     runtime.telemetry = config.telemetry;
-    runtime.blocking_threads_max = usize::from(config.osd_disk_threads).max(1);
+    runtime.blocking_threads_max = usize::from(config.filestore_op_threads).max(1);
     let runtime = Runtime::start(runtime)?;
     let shared = Arc::new(Shared::new(config, runtime.handle()));
     let starting = Starting { shared: Arc::clone(&shared) };

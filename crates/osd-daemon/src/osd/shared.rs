@@ -201,6 +201,12 @@ impl Shared {
         self.pulses.lock()[core] = Some(pulse);
     }
 
+    /// What the cores had counted at their last signs of life.
+    #[cfg(test)]
+    pub fn core_stats(&self) -> Vec<ec_store::core::CoreStats> {
+        self.pulses.lock().iter().flatten().map(|pulse| pulse.stats.clone()).collect()
+    }
+
     /// Why the disk of some core serves no more, if so.
     pub fn poison(&self) -> Option<String> {
         self.pulses.lock().iter().flatten().find_map(|pulse| pulse.poison.clone())

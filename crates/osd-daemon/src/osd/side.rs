@@ -7,7 +7,6 @@
 use super::peers::Peers;
 use super::scrub;
 use super::shared::{Pulse, Shared};
-use super::slots::Slots;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use ec_store::core::recovery::{Members, Return};
@@ -15,6 +14,7 @@ use ec_store::core::{Core, CoreConfig, CoreError};
 use ec_store::fragment::FragmentConfig;
 use ec_store::journal::JournalConfig;
 use ec_store::pg::ShardView;
+use ec_store::slots::Slots;
 use ec_store::superblock::DataDir;
 use messenger::sync::Notify;
 use messenger::{Connection, Worker};
@@ -85,7 +85,9 @@ pub(super) fn open(
         fragment: FragmentConfig { fragment_slot_bytes: config.fragment_slot_bytes, ..FragmentConfig::default() },
         disk: Arc::clone(&shared.disk),
         journal_sync_interval: config.journal_sync_interval,
-        sync_lanes: sync_lanes(config.osd_disk_threads, config.osd_op_threads),
+        sync_lanes: sync_lanes(config.filestore_op_threads, config.osd_op_threads),
+        throttles: config.throttles.of_core(config.osd_op_threads),
+        disk_threads: disk_threads_of_core(config.osd_disk_threads, config.osd_op_threads),
         ratios: config.ratios,
         cut_after_pg: config.path_cut == PathCut::MsgrPg,
         scrub_bytes_per_sec: (config.osd_scrub_bytes_per_sec / u64::from(config.osd_op_threads)).max(1),
@@ -124,8 +126,13 @@ pub(super) fn rate_of_core(bytes_per_sec: u64, cores: u16) -> u64 {
 }
 
 /// I/O threads that a sync of a core takes: those of all cores leave half of them to reads that miss the page cache.
-fn sync_lanes(disk_threads: u16, cores: u16) -> usize {
-    usize::from(disk_threads / 2 / cores).clamp(1, CoreConfig::SYNC_LANES)
+pub(super) fn sync_lanes(op_threads: u16, cores: u16) -> usize {
+    usize::from(op_threads / 2 / cores).clamp(1, CoreConfig::SYNC_LANES)
+}
+
+/// A core's part of the threads of background disk jobs, at least one.
+pub(super) fn disk_threads_of_core(disk_threads: u16, cores: u16) -> u64 {
+    u64::from(disk_threads / cores).max(1)
 }
 
 /// Stops the core of a worker. False: not everything is synced.

@@ -7,6 +7,7 @@ mod journals;
 mod measuring;
 mod settings;
 mod telemetry;
+mod throttles;
 
 use super::*;
 use crate::monitor::{self, MonitorConfig, MonitorHandle};
@@ -165,7 +166,7 @@ fn osd_config(dir: &Path, osd: usize, monitor: SocketAddr, cores: u16, mapping: 
         osd_op_threads: cores,
         // one that only serves sockets
         ms_workers: cores + 1,
-        osd_disk_threads: 4,
+        filestore_op_threads: 4,
         ms_placement: PlacementConfig::new(mapping),
         heartbeat_interval: Duration::from_millis(200),
         monitor_wait_max: PATIENCE,

@@ -20,7 +20,7 @@ fn shown(bench: &Bench, rig: &Rig, arguments: &str) -> Outcome<Value> {
 }
 
 /// All targets' operations, once all daemons and the mount have answered; clients of other tests may have been killed.
-fn everybody(bench: &Bench, rig: &Rig) -> Outcome<Value> {
+pub(super) fn everybody(bench: &Bench, rig: &Rig) -> Outcome<Value> {
     let mut answers = Value::Null;
     rig.wait_for(bench, "all daemons and the mount answer", 60, || {
         answers = shown(bench, rig, "")?;
@@ -152,7 +152,7 @@ pub fn table(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 /// What the mount is called.
-fn mount_name(rig: &Rig, shown: &Value) -> Outcome<String> {
+pub(super) fn mount_name(rig: &Rig, shown: &Value) -> Outcome<String> {
     let dir = rig.mount().display().to_string();
     let mount =
         list(shown, "clients")?.iter().find(|row| row["name"].as_str().is_some_and(|name| name.ends_with(&dir)));

@@ -5,6 +5,7 @@ mod heal;
 mod placed;
 mod scrub;
 mod sync_job;
+mod throttles;
 
 use super::recovery::Return;
 use super::{Core, CoreConfig};

@@ -253,6 +253,11 @@ impl PgShard {
         self.log.entries.values().map(|entry| (entry.record.session, entry.record.seq, entry.applied))
     }
 
+    /// Bytes of journalled writes that are held in memory until they are applied.
+    pub fn queued_bytes(&self) -> u64 {
+        self.log.queued_bytes
+    }
+
     /// Bytes of disk that fragments still need at most for what is in the journal.
     pub fn unapplied_space(&self) -> u64 {
         let bytes = |entry: &Entry| match &entry.record.payload {

@@ -16,6 +16,16 @@ pub(super) struct Entry {
     pub applied: bool,
 }
 
+impl Entry {
+    /// Bytes of it that are held in memory until it is applied.
+    fn queued_bytes(&self) -> u64 {
+        match &self.record.payload {
+            Payload::Journalled(data) if !self.applied => data.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
 /// Where a session stands at a shard.
 #[derive(Debug, Default)]
 pub(super) struct Session {
@@ -90,6 +100,8 @@ pub struct PgState {
 pub(super) struct Log {
     pub whole: bool,
     pub entries: BTreeMap<Lsn, Entry>,
+    /// Sum of [`Entry::queued_bytes`].
+    pub queued_bytes: u64,
     pub objects: HashMap<ObjectId, ObjectLog>,
     pub sessions: BTreeMap<SessionId, Session>,
     pub dirty: BTreeMap<ShardIndex, BTreeSet<ObjectId>>,
@@ -104,7 +116,9 @@ impl Log {
         let session = self.sessions.entry(record.session).or_default();
         session.seqs.insert(record.seq, lsn);
         self.objects.entry(record.object).or_default().push(lsn, &record);
-        self.entries.insert(lsn, Entry { record, applied: false });
+        let entry = Entry { record, applied: false };
+        self.queued_bytes += entry.queued_bytes();
+        self.entries.insert(lsn, entry);
     }
 
     /// Takes in a change. The same at run time and at a restart.
@@ -164,6 +178,7 @@ impl Log {
         let mut touched = BTreeSet::new();
         for lsn in lost {
             let Some(entry) = self.entries.remove(lsn) else { continue };
+            self.queued_bytes -= entry.queued_bytes();
             touched.insert(entry.record.object);
             if let Some(session) = self.sessions.get_mut(&entry.record.session) {
                 session.seqs.remove(&entry.record.seq);
@@ -187,6 +202,7 @@ impl Log {
     /// The oldest unapplied record of an object was applied: its bytes are let go.
     pub fn set_applied(&mut self, lsn: Lsn) {
         let Some(entry) = self.entries.get_mut(&lsn) else { return };
+        self.queued_bytes -= entry.queued_bytes();
         entry.applied = true;
         if let Some(log) = self.objects.get_mut(&entry.record.object) {
             log.applied(lsn, &entry.record);
@@ -203,6 +219,7 @@ impl Log {
         let mut touched = BTreeSet::new();
         for (lsn, entry) in trimmed {
             assert!(entry.applied || !self.rules.on(Rule::TrimOrder), "only applied records are trimmed");
+            self.queued_bytes -= entry.queued_bytes();
             let record = entry.record;
             if let Some(session) = self.sessions.get_mut(&record.session) {
                 session.base = session.base.max(record.seq);

@@ -5,7 +5,7 @@ use crate::config::Settings;
 use placement::threads::MaxEvents;
 use protocol::admin::{AdminReply, AdminRequest};
 
-fn ask(cluster: &TestCluster, addr: SocketAddr, request: &AdminRequest) -> AdminReply {
+pub(super) fn ask(cluster: &TestCluster, addr: SocketAddr, request: &AdminRequest) -> AdminReply {
     let connection = cluster.connect(addr);
     let front = protocol::encode(request);
     let message = Message::new(TrafficClass::Control, Kind::Admin.to_u16(), front, Bytes::new());
@@ -15,7 +15,7 @@ fn ask(cluster: &TestCluster, addr: SocketAddr, request: &AdminRequest) -> Admin
     protocol::decode("reply", &reply.front).expect("a reply")
 }
 
-fn set(key: &str, value: &str) -> AdminRequest {
+pub(super) fn set(key: &str, value: &str) -> AdminRequest {
     AdminRequest::SetConfig { key: key.into(), value: value.into() }
 }
 
