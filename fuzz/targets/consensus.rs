@@ -3,7 +3,9 @@
 #![no_main]
 
 use bytes::Bytes;
-use consensus::{Config, Frame, GroupId, Host, NodeId, Output, Record, Recovered, ReplicaId, TICK, Voters};
+use consensus::{
+    Config, Frame, GroupId, Host, NodeId, Output, Record, Recovered, ReplicaId, TICK, Voters,
+};
 use fuzz::Input;
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
@@ -18,8 +20,10 @@ fn replica(node: u16) -> ReplicaId {
 
 fn host(node: u16) -> Host {
     let rules = Default::default();
-    let config = Config { replica: replica(node), peers: vec![NodeId(1 - node)], boot: 1, seed: 1, rules };
-    let first = Recovered::first(GROUP, Voters::of((0..3).map(replica)), Bytes::from_static(b"first"));
+    let config =
+        Config { replica: replica(node), peers: vec![NodeId(1 - node)], boot: 1, seed: 1, rules };
+    let first =
+        Recovered::first(GROUP, Voters::of((0..3).map(replica)), Bytes::from_static(b"first"));
     Host::open(config, vec![first], Duration::ZERO).expect("a good log")
 }
 
@@ -30,7 +34,10 @@ fn check(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let (front, data) = rest.split_at(rest.len().min(26));
     if let Some(record) = Record::decode(*kind, front, Bytes::copy_from_slice(data)) {
-        assert_eq!(record.encode(), (*kind, Bytes::copy_from_slice(front), Bytes::copy_from_slice(data)));
+        assert_eq!(
+            record.encode(),
+            (*kind, Bytes::copy_from_slice(front), Bytes::copy_from_slice(data))
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Every control message: the first byte says which; what is decoded means the same when encoded again, and can be used
-//! as its receiver uses it.
+//! Every control message: the first byte says which; what is decoded means the same when encoded
+//! again, and can be used as its receiver uses it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,8 +29,10 @@ fn show(report: &TelemetryReport) {
     }
     for listener in &report.listeners {
         for mapping in [Mapping::TrafficAware, Mapping::Lcam] {
-            let _ = listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
-            let _ = listener.forecast(mapping, &vec![1; report.workers.len()], Duration::from_secs(1));
+            let _ =
+                listener.outlook(mapping, vec![1; report.workers.len()], Duration::from_secs(1));
+            let _ =
+                listener.forecast(mapping, &vec![1; report.workers.len()], Duration::from_secs(1));
         }
     }
 }

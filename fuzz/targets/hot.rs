@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::shard::{AckMessage, AttachRequest, MarkRequest, Op, ReadReply, ReadRequest, Status, WriteRequest};
+use protocol::shard::{
+    AckMessage, AttachRequest, MarkRequest, Op, ReadReply, ReadRequest, Status, WriteRequest,
+};
 use protocol::shard::{ShardHead, StatReply};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -23,7 +25,8 @@ fuzz_target!(|front: &[u8]| {
         let _ = write.touch().iter().count();
     }
     if let Some(head) = check::<ShardHead>(front) {
-        let built = ShardHead::new(head.pg(), head.epoch(), head.session(), head.attach(), head.stable());
+        let built =
+            ShardHead::new(head.pg(), head.epoch(), head.session(), head.attach(), head.stable());
         assert_eq!(built, head);
     }
     let raw = front.first().copied().unwrap_or_default();

@@ -1,12 +1,12 @@
 //! Where the monitor's state is kept.
 //!
-//! Contract: [`ControlPlane::save`] returns only when the state is durable; the caller publishes a map only after the
-//! state that holds it is saved. One monitor at a time uses a control plane.
+//! Contract: [`ControlPlane::save`] returns only when the state is durable; the caller publishes a
+//! map only after the state that holds it is saved. One monitor at a time uses a control plane.
 //!
-//! [`Embedded`] is one process with one file, as it was until format 3; the daemons keep the state in a
-//! log of changes (`osd-daemon`, `monitor/logged.rs`), which begins with what this reads. Beside them
-//! an implementation on etcd could stand: `load` and `save` as transactions under a lease, `publish`
-//! as the key that daemons watch.
+//! [`Embedded`] is one process with one file, as it was until format 3; the daemons keep the state
+//! in a log of changes (`osd-daemon`, `monitor/logged.rs`), which begins with what this reads.
+//! Beside them an implementation on etcd could stand: `load` and `save` as transactions under a
+//! lease, `publish` as the key that daemons watch.
 //!
 //! # The file `state`, format 3
 //!
@@ -21,11 +21,11 @@
 //! In format 4 the file ends with the version and twelve zeros: the state is elsewhere
 //! ([`Embedded::retire`]).
 //!
-//! It is written as `state.tmp`, synced, and renamed over `state`, then the directory is synced; so after a crash
-//! `state` is the old or the new one, whole. Of the medium is assumed that a synced file keeps its bytes and that rename
-//! is atomic. What the checksum does not cover is a loss of the whole file, so `state.prev` (a hard link to the state
-//! before) also tells that there was one. An older state is never taken by itself: it may name shards in sync that are
-//! not any more.
+//! It is written as `state.tmp`, synced, and renamed over `state`, then the directory is synced; so
+//! after a crash `state` is the old or the new one, whole. Of the medium is assumed that a synced
+//! file keeps its bytes and that rename is atomic. What the checksum does not cover is a loss of
+//! the whole file, so `state.prev` (a hard link to the state before) also tells that there was one.
+//! An older state is never taken by itself: it may name shards in sync that are not any more.
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +59,8 @@ pub trait ControlPlane: Send {
     /// When it is not certain to be durable.
     fn save(&mut self, state: &MonitorState) -> Result<(), ControlError>;
 
-    /// Tells of a map whose state is saved. By default nothing: the monitor itself pushes maps to its subscribers.
+    /// Tells of a map whose state is saved. By default nothing: the monitor itself pushes maps to
+    /// its subscribers.
     ///
     /// # Errors
     /// When it could not be told; it will be asked again with a later map.
@@ -149,7 +150,11 @@ impl Embedded {
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 let known = lock.read_to_string(&mut holder).is_ok() && !holder.is_empty();
-                let holder = if known { format!("process {}", holder.trim()) } else { "unknown process".into() };
+                let holder = if known {
+                    format!("process {}", holder.trim())
+                } else {
+                    "unknown process".into()
+                };
                 return Err(ControlError::InUse { dir: dir.to_owned(), holder });
             }
             Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
@@ -166,9 +171,13 @@ impl Embedded {
     pub fn forget_retired(&mut self) -> Result<(), ControlError> {
         let [state, last] = ["state", "state.format3"].map(|name| self.dir.join(name));
         match fs::remove_file(&last) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &last)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove", &last)(error))
+            }
             // the other name of the state itself, or an older one
-            _ => File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", &state)),
+            _ => {
+                File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", &state))
+            }
         }
     }
 
@@ -178,14 +187,16 @@ impl Embedded {
     /// # Errors
     /// When a file cannot be written.
     pub fn retire(&mut self) -> Result<(), ControlError> {
-        let [state, last, tmp] = ["state", "state.format3", "state.tmp"].map(|name| self.dir.join(name));
+        let [state, last, tmp] =
+            ["state", "state.format3", "state.tmp"].map(|name| self.dir.join(name));
         let header = [&Self::MAGIC[..], &Self::RETIRED.to_le_bytes(), &[0; 12]].concat();
         match fs::read(&state) {
             Ok(bytes) if bytes == header => return Ok(()),
             Ok(_) => match fs::hard_link(&state, &last) {
                 Ok(()) => {}
                 // an earlier attempt ended between the two steps
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&state, &last) => {}
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists && is_same(&state, &last) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let what = "was put beside the directory replicas, which holds the newest state: remove it";
                     return Err(ControlError::Log(format!("{} {what}", state.display()).into()));
@@ -195,20 +206,24 @@ impl Embedded {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("read", &state)(error)),
         }
-        let written = File::create(&tmp).and_then(|mut file| file.write_all(&header).and_then(|()| file.sync_all()));
+        let written = File::create(&tmp)
+            .and_then(|mut file| file.write_all(&header).and_then(|()| file.sync_all()));
         written.map_err(failed("write", &tmp))?;
         fs::rename(&tmp, &state).map_err(failed("rename", &tmp))?;
         File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", &self.dir))
     }
 
     fn write_state(&self, bytes: &[u8]) -> Result<(), ControlError> {
-        let [state, prev, tmp] = ["state", "state.prev", "state.tmp"].map(|name| self.dir.join(name));
+        let [state, prev, tmp] =
+            ["state", "state.prev", "state.tmp"].map(|name| self.dir.join(name));
         let write = |file: &mut File| file.write_all(bytes).and_then(|()| file.sync_all());
         let mut file = File::create(&tmp).map_err(failed("create", &tmp))?;
         write(&mut file).map_err(failed("write", &tmp))?;
         if state.exists() {
             match fs::remove_file(&prev) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &prev)(error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("remove", &prev)(error));
+                }
                 _ => fs::hard_link(&state, &prev).map_err(failed("link", &prev))?,
             }
         }
@@ -218,15 +233,20 @@ impl Embedded {
 
     fn parse(path: &Path, bytes: &[u8]) -> Result<MonitorState, ControlError> {
         let damaged = |what: String| ControlError::Damaged { path: path.to_owned(), what };
-        let header: &[u8; Self::HEADER_BYTES] =
-            bytes.first_chunk().ok_or_else(|| damaged(format!("it has only {} bytes", bytes.len())))?;
+        let header: &[u8; Self::HEADER_BYTES] = bytes
+            .first_chunk()
+            .ok_or_else(|| damaged(format!("it has only {} bytes", bytes.len())))?;
         if header[..8] != Self::MAGIC {
             return Err(damaged("it does not begin with the magic of such a file".into()));
         }
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
         if word(8) == Self::RETIRED {
             let path = path.with_file_name("replicas");
-            return Err(ControlError::Log(format!("{} is missing: {RESTORE}", path.display()).into()));
+            return Err(ControlError::Log(
+                format!("{} is missing: {RESTORE}", path.display()).into(),
+            ));
         }
         if ![Self::FORMAT_2, Self::FORMAT].contains(&word(8)) {
             return Err(ControlError::Format { path: path.to_owned(), found: word(8) });
@@ -286,7 +306,8 @@ impl ControlPlane for Embedded {
 
 /// One file under two names?
 fn is_same(one: &Path, other: &Path) -> bool {
-    let inode = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+    let inode =
+        |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
     inode(one).is_some() && inode(one) == inode(other)
 }
 

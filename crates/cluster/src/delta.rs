@@ -1,10 +1,11 @@
 //! What changed of the monitor's state from one epoch to a later one.
 //!
 //! Contract: a value that is made by comparing two states, so that nothing that changed can be
-//! missing from it, and applied to a state of the epoch that it begins with. It is what a replicated
-//! log of the monitor's state carries: results, not requests, so whoever applies it needs no clock and
-//! no rules. What changes without an epoch (answers of shards, which a restart forgets) is in the
-//! next one. Bytes of one are not trusted ([`StateDelta::decode`], [`Mismatch`]).
+//! missing from it, and applied to a state of the epoch that it begins with. It is what a
+//! replicated log of the monitor's state carries: results, not requests, so whoever applies it
+//! needs no clock and no rules. What changes without an epoch (answers of shards, which a restart
+//! forgets) is in the next one. Bytes of one are not trusted ([`StateDelta::decode`],
+//! [`Mismatch`]).
 
 use crate::map::{Osd, Pg, Pool, SessionState};
 use crate::state::{MonitorState, PgState};
@@ -39,8 +40,8 @@ pub struct StateDelta {
     hash: Option<u32>,
 }
 
-/// Why a delta does not fit a state. The state is then neither the old nor the new one: whoever has it
-/// begins again from a whole one.
+/// Why a delta does not fit a state. The state is then neither the old nor the new one: whoever has
+/// it begins again from a whole one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// Of another cluster.
@@ -154,7 +155,10 @@ fn owned<K, V, T>(changes: Changes<K, V>, make: impl Fn(V) -> T) -> Changes<K, T
     changes.into_iter().map(|(key, value)| (key, value.map(&make))).collect()
 }
 
-fn changes<K: Copy + Ord, V: PartialEq + Clone>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Changes<K, V> {
+fn changes<K: Copy + Ord, V: PartialEq + Clone>(
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+) -> Changes<K, V> {
     let entries = |map| BTreeMap::iter(map).map(|(key, value): (&K, _)| (*key, value));
     owned(differences(entries(old), entries(new)), Clone::clone)
 }
@@ -168,9 +172,18 @@ fn pg_changes(old: &MonitorState, new: &MonitorState) -> Changes<PgId, (Pg, PgSt
 }
 
 /// A session has a name or not; a name has a session.
-fn session_changes(old: &MonitorState, new: &MonitorState) -> Changes<SessionId, (SessionState, Option<String>)> {
-    fn entries(state: &MonitorState) -> impl Iterator<Item = (SessionId, (SessionState, Option<&String>))> {
-        state.map.sessions.iter().map(|(id, session)| (*id, (*session, state.session_names.get(id))))
+fn session_changes(
+    old: &MonitorState,
+    new: &MonitorState,
+) -> Changes<SessionId, (SessionState, Option<String>)> {
+    fn entries(
+        state: &MonitorState,
+    ) -> impl Iterator<Item = (SessionId, (SessionState, Option<&String>))> {
+        state
+            .map
+            .sessions
+            .iter()
+            .map(|(id, session)| (*id, (*session, state.session_names.get(id))))
     }
     owned(differences(entries(old), entries(new)), |(session, name)| (session, name.cloned()))
 }
@@ -191,7 +204,8 @@ mod tests {
 
     fn states() -> (MonitorState, MonitorState) {
         let pool = PoolSpec::new("data", 2, 1, 512, 8).expect("a profile");
-        let old = create_cluster(ClusterId::new(1), &ExpectedOsd::first(4), &pool).expect("enough OSDs");
+        let old =
+            create_cluster(ClusterId::new(1), &ExpectedOsd::first(4), &pool).expect("enough OSDs");
         let mut new = old.clone();
         new.map.epoch = Epoch::new(old.map.epoch.get() + 1);
         new.map.last_session = SessionId::new(9);

@@ -1,7 +1,7 @@
 //! The small files beside the log.
 //!
-//! Contract: a file is written under another name, synced, renamed, and its directory synced. What is
-//! read was checked against its length and checksum.
+//! Contract: a file is written under another name, synced, renamed, and its directory synced. What
+//! is read was checked against its length and checksum.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|

@@ -1,15 +1,15 @@
-//! What a host of [`consensus`] wants kept, on a disk: one log for all groups of a process, and a file
-//! with the newest snapshot of each.
+//! What a host of [`consensus`] wants kept, on a disk: one log for all groups of a process, and a
+//! file with the newest snapshot of each.
 //!
 //! * [`LogStore::create`] begins a directory, as a new replica: with a group's first state, or with
 //!   nothing, to be told everything by others.
 //! * [`LogStore::open`] gives back what [`consensus::Host::open`] begins with.
-//! * [`LogStore::keep`] keeps what [`consensus::Output::Persist`] asks for, several at once with one
-//!   sync; then [`consensus::Host::persisted`] may be called.
+//! * [`LogStore::keep`] keeps what [`consensus::Output::Persist`] asks for, several at once with
+//!   one sync; then [`consensus::Host::persisted`] may be called.
 //!
-//! The log is an [`ec_store::journal::Journal`]: its segments, checksums, torn tails and poisoning. It
-//! holds [`consensus::Record`]s, and at the beginning of each segment a checkpoint with the promises
-//! of all groups, so that old segments can go once their entries are in snapshots.
+//! The log is an [`ec_store::journal::Journal`]: its segments, checksums, torn tails and poisoning.
+//! It holds [`consensus::Record`]s, and at the beginning of each segment a checkpoint with the
+//! promises of all groups, so that old segments can go once their entries are in snapshots.
 //!
 //! | file | what |
 //! |---|---|

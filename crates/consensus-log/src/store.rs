@@ -2,7 +2,9 @@
 
 use crate::file;
 use bytes::{BufMut, Bytes, BytesMut};
-use consensus::{GroupId, HardState, Index, Persist, Record, Recovered, Replay, ReplicaId, Step, Term};
+use consensus::{
+    GroupId, HardState, Index, Persist, Record, Recovered, Replay, ReplicaId, Step, Term,
+};
 use ec_store::journal::{Journal, JournalConfig, JournalError, OnDamage, RecoveredEntry};
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,7 +90,12 @@ impl LogStore {
     ///
     /// # Errors
     /// `Exists`, also after a creation that was cut short but for its very end; `File`, `Journal`.
-    pub fn create(dir: &Path, replica: ReplicaId, groups: &[Recovered], config: LogConfig) -> Result<(), LogError> {
+    pub fn create(
+        dir: &Path,
+        replica: ReplicaId,
+        groups: &[Recovered],
+        config: LogConfig,
+    ) -> Result<(), LogError> {
         let failed = |source| LogError::File { path: dir.to_path_buf(), source };
         fs::create_dir_all(dir).map_err(failed)?;
         if file::replica_path(dir).exists() {
@@ -99,17 +106,19 @@ impl LogStore {
             fs::remove_dir_all(log_dir(dir)).map_err(failed)?;
         }
         let mut store = Self::begin(dir, replica, config, |_| Ok(()))?;
-        let persists = groups.iter().filter(|group| group.snapshot.is_some()).map(|group| Persist {
-            number: 0,
-            group: group.group,
-            snapshot: group.snapshot.clone(),
-            restarts: true,
-            append: Vec::new(),
-            hard: Some(group.hard),
-        });
+        let persists =
+            groups.iter().filter(|group| group.snapshot.is_some()).map(|group| Persist {
+                number: 0,
+                group: group.group,
+                snapshot: group.snapshot.clone(),
+                restarts: true,
+                append: Vec::new(),
+                hard: Some(group.hard),
+            });
         store.keep(&persists.collect::<Vec<_>>())?;
         // last, so that a directory with it is whole
-        file::write_replica(dir, replica).map_err(|source| LogError::File { path: file::replica_path(dir), source })
+        file::write_replica(dir, replica)
+            .map_err(|source| LogError::File { path: file::replica_path(dir), source })
     }
 
     /// Which replica a directory is; `None` if it is none yet.
@@ -125,8 +134,13 @@ impl LogStore {
     ///
     /// # Errors
     /// `Missing`, `Damaged`, `File`, `Journal`.
-    pub fn open(dir: &Path, groups: &[GroupId], config: LogConfig) -> Result<(Self, Vec<Recovered>), LogError> {
-        let replica = Self::replica_in(dir)?.ok_or_else(|| LogError::Missing { dir: dir.to_path_buf() })?;
+    pub fn open(
+        dir: &Path,
+        groups: &[GroupId],
+        config: LogConfig,
+    ) -> Result<(Self, Vec<Recovered>), LogError> {
+        let replica =
+            Self::replica_in(dir)?.ok_or_else(|| LogError::Missing { dir: dir.to_path_buf() })?;
         let mut replay = Replay::default();
         let store = Self::begin(dir, replica, config, |record| {
             replay.take(record);
@@ -180,27 +194,34 @@ impl LogStore {
         self.journal.is_poisoned()
     }
 
-    /// Keeps everything, in this order, and waits until it is on the disk. Rule: HardSync. What needs
-    /// no snapshot shares one sync.
+    /// Keeps everything, in this order, and waits until it is on the disk. Rule: HardSync. What
+    /// needs no snapshot shares one sync.
     ///
     /// # Errors
-    /// `File`, `Journal`: what of it is on the disk is unknown. Unless [`LogStore::is_poisoned`], all
-    /// of it may be kept again: a record that is there twice says nothing else.
+    /// `File`, `Journal`: what of it is on the disk is unknown. Unless [`LogStore::is_poisoned`],
+    /// all of it may be kept again: a record that is there twice says nothing else.
     pub fn keep(&mut self, persists: &[Persist]) -> Result<(), LogError> {
         let mut synced = true;
         for persist in persists {
             for step in persist.steps(protocol::Rules::default()) {
                 let group = persist.group.0;
-                let failed = |source| LogError::File { path: file::snapshot_path(&self.dir, group), source };
+                let failed =
+                    |source| LogError::File { path: file::snapshot_path(&self.dir, group), source };
                 match step {
                     Step::WriteSnapshot => {
                         if let Some(snapshot) = &persist.snapshot {
                             file::write_snapshot(&self.dir, group, snapshot).map_err(failed)?;
                         }
                     }
-                    Step::RenameSnapshot => file::rename_snapshot(&self.dir, group).map_err(failed)?,
-                    Step::Cut => Record::of_cut(persist).iter().try_for_each(|record| self.append(record))?,
-                    Step::Append => Record::of_append(persist).try_for_each(|record| self.append(&record))?,
+                    Step::RenameSnapshot => {
+                        file::rename_snapshot(&self.dir, group).map_err(failed)?
+                    }
+                    Step::Cut => {
+                        Record::of_cut(persist).iter().try_for_each(|record| self.append(record))?
+                    }
+                    Step::Append => {
+                        Record::of_append(persist).try_for_each(|record| self.append(&record))?
+                    }
                     Step::Sync => synced = false,
                 }
             }
@@ -233,7 +254,10 @@ impl LogStore {
     /// Remembers what a record says for checkpoints and trimming.
     fn note(&mut self, record: &Record, segment: u64) {
         let (Record::Entry(group, _) | Record::Hard(group, _)) = record else {
-            let (Record::Cut(group, index, term) | Record::Restart(group, index, term)) = record else { return };
+            let (Record::Cut(group, index, term) | Record::Restart(group, index, term)) = record
+            else {
+                return;
+            };
             self.kept.entry(*group).or_default().cut = Some((*index, *term));
             if let Record::Restart(..) = record {
                 for groups in self.segments.values_mut() {
@@ -276,7 +300,8 @@ impl LogStore {
         }
         let (mut records, mut rest) = (Vec::new(), &entry.data[..]);
         while let [length, kind, more @ ..] = rest {
-            let (front, behind) = more.split_at_checked(usize::from(*length)).ok_or_else(damaged)?;
+            let (front, behind) =
+                more.split_at_checked(usize::from(*length)).ok_or_else(damaged)?;
             records.push(Record::decode(*kind, front, Bytes::new()).ok_or_else(damaged)?);
             rest = behind;
         }
@@ -286,9 +311,17 @@ impl LogStore {
     /// Lets segments go whose entries are all in snapshots.
     fn trim(&mut self) -> Result<(), LogError> {
         let current = self.journal.current_segment();
-        let cut = |group: &GroupId| self.kept.get(group).and_then(|kept| kept.cut).map_or(0, |(index, _)| index);
-        let needed = |groups: &BTreeMap<GroupId, Index>| groups.iter().any(|(group, last)| *last > cut(group));
-        let first = self.segments.iter().find(|(_, groups)| needed(groups)).map_or(current, |(number, _)| *number);
+        let cut = |group: &GroupId| {
+            self.kept.get(group).and_then(|kept| kept.cut).map_or(0, |(index, _)| index)
+        };
+        let needed = |groups: &BTreeMap<GroupId, Index>| {
+            groups.iter().any(|(group, last)| *last > cut(group))
+        };
+        let first = self
+            .segments
+            .iter()
+            .find(|(_, groups)| needed(groups))
+            .map_or(current, |(number, _)| *number);
         if self.journal.segments().next().is_some_and(|oldest| oldest < first.min(current)) {
             self.journal.trim(first.min(current))?;
             self.segments.retain(|number, _| *number >= first.min(current));

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use consensus::{
-    Config, Entry, EntryKind, GroupId, HardState, Host, NodeId, Output, Persist, Record, Recovered, Replay, ReplicaId,
-    Snapshot, TICK, Voters,
+    Config, Entry, EntryKind, GroupId, HardState, Host, NodeId, Output, Persist, Record, Recovered,
+    Replay, ReplicaId, Snapshot, TICK, Voters,
 };
 use consensus_log::{LogConfig, LogError, LogStore};
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ fn append(group: GroupId, entries: Vec<Entry>, term: u64) -> Persist {
 }
 
 fn snapshot(group: GroupId, index: u64, term: u64, restarts: bool) -> Persist {
-    let snapshot = Some(Snapshot { index, term, voters: voters(), data: Bytes::from(format!("at {index}")) });
+    let snapshot =
+        Some(Snapshot { index, term, voters: voters(), data: Bytes::from(format!("at {index}")) });
     let hard = Some(HardState { term, vote: None, commit: index });
     Persist { number: 0, group, snapshot, restarts, append: vec![], hard }
 }
@@ -99,7 +100,11 @@ fn what_is_kept_comes_back_and_old_segments_go() {
                     // the own state at any entry that is there; its term is that of the entry
                     let index = random.u64(cut[at] + 1..=last[at]);
                     let entries = model.recovered().swap_remove(at).entries;
-                    let of = entries.iter().find(|entry| entry.index == index).expect("it is there").term;
+                    let of = entries
+                        .iter()
+                        .find(|entry| entry.index == index)
+                        .expect("it is there")
+                        .term;
                     cut[at] = index;
                     Persist { hard: None, ..snapshot(group, index, of, false) }
                 }
@@ -111,10 +116,13 @@ fn what_is_kept_comes_back_and_old_segments_go() {
                 }
                 n => {
                     term += u64::from(n == 2);
-                    let from = if n == 2 { random.u64(cut[at] + 1..=last[at] + 1) } else { last[at] + 1 };
+                    let from =
+                        if n == 2 { random.u64(cut[at] + 1..=last[at] + 1) } else { last[at] + 1 };
                     let count = random.u64(1..4);
                     last[at] = from + count - 1;
-                    let entries = (from..from + count).map(|i| entry(i, term, random.usize(1..600))).collect();
+                    let entries = (from..from + count)
+                        .map(|i| entry(i, term, random.usize(1..600)))
+                        .collect();
                     append(group, entries, term)
                 }
             };
@@ -135,7 +143,8 @@ fn what_is_kept_comes_back_and_old_segments_go() {
 }
 
 fn newest_segment(dir: &Path) -> PathBuf {
-    let files = fs::read_dir(dir.join("log")).expect("a directory").flatten().map(|file| file.path());
+    let files =
+        fs::read_dir(dir.join("log")).expect("a directory").flatten().map(|file| file.path());
     let with_entries = files.filter(|path| {
         let bytes = fs::read(path).expect("a file");
         bytes.iter().filter(|byte| **byte != 0).count() > 64
@@ -152,7 +161,11 @@ fn a_tail_torn_at_any_byte_is_cut() {
     let path = newest_segment(dir.path());
     // the last record ends with a number whose upper seven bytes are 0, and is padded to 8
     let end = |path: &Path| {
-        let last = fs::read(path).expect("a file").iter().rposition(|byte| *byte != 0).expect("not all is 0");
+        let last = fs::read(path)
+            .expect("a file")
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .expect("not all is 0");
         (last + 8).next_multiple_of(8)
     };
     let from = end(&path);
@@ -174,12 +187,16 @@ fn a_tail_torn_at_any_byte_is_cut() {
             bytes[at..].fill(0)
         }
         fs::write(&file, bytes).expect("written");
-        let (mut store, found) = open(torn.path()).unwrap_or_else(|error| panic!("cut at {at}: {error}"));
+        let (mut store, found) =
+            open(torn.path()).unwrap_or_else(|error| panic!("cut at {at}: {error}"));
         let group = &found[0];
         assert_eq!(group.entries[..2], [entry(2, 2, 100), entry(3, 2, 50)], "cut at {at}");
         let has_entry = group.entries.get(2) == Some(&entry(4, 3, 77));
         assert!(has_entry || group.entries.len() == 2, "cut at {at}: {group:?}");
-        assert!(group.hard.term == 2 || (group.hard.term == 3 && has_entry), "cut at {at}: {group:?}");
+        assert!(
+            group.hard.term == 2 || (group.hard.term == 3 && has_entry),
+            "cut at {at}: {group:?}"
+        );
         assert_eq!(found[1], first()[1]);
         with_entry += u32::from(has_entry);
         with_promises += u32::from(group.hard.term == 3);
@@ -215,7 +232,8 @@ fn a_snapshot_cut_short_at_any_step_leaves_a_log() {
             fs::write(cut.path().join(new), &bytes[..some]).expect("written");
             let (_, found) = open(cut.path()).unwrap_or_else(|error| panic!("{old}: {error}"));
             let config = config();
-            Host::open(config, found.clone(), Duration::ZERO).unwrap_or_else(|error| panic!("{old}: {error}"));
+            Host::open(config, found.clone(), Duration::ZERO)
+                .unwrap_or_else(|error| panic!("{old}: {error}"));
             let indexes: Vec<_> = found[0].entries.iter().map(|entry| entry.index).collect();
             let expected = match (new == name, restarts) {
                 (false, _) => vec![2, 3, 4, 5],
@@ -251,7 +269,8 @@ fn what_lost_promises_is_refused() {
     let segment = newest_segment(dir.path());
     let in_log = segment.strip_prefix(dir.path()).expect("in it");
     let bytes = fs::read(&segment).expect("a file");
-    let second = bytes.windows(100).position(|window| window == [2; 100]).expect("the entry is there");
+    let second =
+        bytes.windows(100).position(|window| window == [2; 100]).expect("the entry is there");
     let damaged = flipped(in_log, second);
     assert!(matches!(damaged, Err(LogError::Journal(_))), "{damaged:?}");
     for name in ["snapshot.1", "replica"] {
@@ -264,7 +283,13 @@ fn what_lost_promises_is_refused() {
 }
 
 fn config() -> Config {
-    Config { replica: replica(), peers: vec![], boot: 1, seed: 1, rules: protocol::Rules::default() }
+    Config {
+        replica: replica(),
+        peers: vec![],
+        boot: 1,
+        seed: 1,
+        rules: protocol::Rules::default(),
+    }
 }
 
 #[test]
@@ -276,7 +301,9 @@ fn a_host_of_one_voter_keeps_what_it_gave_out() {
         // the process is dropped at the end of each run, as it is when it is killed
         let (mut store, found) = open(dir.path()).expect("opened");
         let mut state: Vec<Bytes> = match &found[0].snapshot {
-            Some(snapshot) if snapshot.index > 1 => snapshot.data.chunks(2).map(Bytes::copy_from_slice).collect(),
+            Some(snapshot) if snapshot.index > 1 => {
+                snapshot.data.chunks(2).map(Bytes::copy_from_slice).collect()
+            }
             _ => vec![],
         };
         let mut host = Host::open(config(), found, Duration::ZERO).expect("a good log");
@@ -295,7 +322,9 @@ fn a_host_of_one_voter_keeps_what_it_gave_out() {
                 for output in outputs {
                     match output {
                         Output::Persist(persist) => persists.push(persist),
-                        Output::Committed { entries, .. } => state.extend(entries.into_iter().map(|entry| entry.data)),
+                        Output::Committed { entries, .. } => {
+                            state.extend(entries.into_iter().map(|entry| entry.data))
+                        }
                         _ => {}
                     }
                 }

@@ -15,12 +15,12 @@
 //! | 28 | | the kind's own fields, in the order of [`Body`] |
 //!
 //! Numbers have 8 bytes, `bool`s one. An entry is its term (8), its kind (1: data, 2: voters), its
-//! length (4) and its bytes; the number of entries (4) is before them. A set of replicas is its size
-//! (1) and the replicas (8 each). A snapshot's data is the rest of the frame.
+//! length (4) and its bytes; the number of entries (4) is before them. A set of replicas is its
+//! size (1) and the replicas (8 each). A snapshot's data is the rest of the frame.
 
 use crate::types::{
-    ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, INDEX_MAX, Index, REPLICAS_MAX, ReplicaId, SNAPSHOT_BYTES_MAX,
-    Snapshot, TERM_MAX, Term, VoterChange, Voters,
+    ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, INDEX_MAX, Index, REPLICAS_MAX, ReplicaId,
+    SNAPSHOT_BYTES_MAX, Snapshot, TERM_MAX, Term, VoterChange, Voters,
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -176,7 +176,8 @@ impl Frame {
                 put(&mut out, &[*hint, *hint_term]);
             }
             Body::Vote(candidacy) | Body::PreVote(candidacy) => {
-                let Candidacy { last, last_term, commit, commit_term, transfer, priority } = *candidacy;
+                let Candidacy { last, last_term, commit, commit_term, transfer, priority } =
+                    *candidacy;
                 put(&mut out, &[last, last_term, commit, commit_term]);
                 out.put_u8(u8::from(transfer));
                 out.put_i64_le(priority);
@@ -216,7 +217,10 @@ impl Frame {
     fn body_bytes(&self) -> usize {
         match &self.body {
             Body::Append { entries, .. } => {
-                28 + entries.iter().map(|entry| ENTRY_HEADER_BYTES + entry.data.len()).sum::<usize>()
+                28 + entries
+                    .iter()
+                    .map(|entry| ENTRY_HEADER_BYTES + entry.data.len())
+                    .sum::<usize>()
             }
             Body::Snapshot(snapshot) => 32 + 8 * 2 * REPLICAS_MAX + snapshot.data.len(),
             _ => 48,
@@ -252,7 +256,11 @@ impl Frame {
         if to.is_none() != matches!(body, Body::Join) {
             return Err(FrameError::Field("receiver"));
         }
-        if input.has_remaining() { Err(FrameError::Length) } else { Ok(Self { group, from, to, term, body }) }
+        if input.has_remaining() {
+            Err(FrameError::Length)
+        } else {
+            Ok(Self { group, from, to, term, body })
+        }
     }
 }
 
@@ -294,11 +302,14 @@ fn number(input: &mut Bytes) -> Result<u64, FrameError> {
 }
 
 fn index(input: &mut Bytes) -> Result<Index, FrameError> {
-    number(input).and_then(|index| if index <= INDEX_MAX { Ok(index) } else { Err(FrameError::Field("index")) })
+    number(input).and_then(|index| {
+        if index <= INDEX_MAX { Ok(index) } else { Err(FrameError::Field("index")) }
+    })
 }
 
 fn term_of_entry(input: &mut Bytes) -> Result<Term, FrameError> {
-    number(input).and_then(|term| if term <= TERM_MAX { Ok(term) } else { Err(FrameError::Field("term")) })
+    number(input)
+        .and_then(|term| if term <= TERM_MAX { Ok(term) } else { Err(FrameError::Field("term")) })
 }
 
 fn flag(input: &mut Bytes) -> Result<bool, FrameError> {
@@ -313,7 +324,12 @@ fn body(input: &mut Bytes, kind: u8, term: Term) -> Result<Body, FrameError> {
     Ok(match kind {
         1 => {
             let (prev, prev_term, commit) = (index(input)?, term_of_entry(input)?, index(input)?);
-            Body::Append { prev, prev_term, commit, entries: entries(input, prev, prev_term, term)? }
+            Body::Append {
+                prev,
+                prev_term,
+                commit,
+                entries: entries(input, prev, prev_term, term)?,
+            }
         }
         2 => Body::AppendReply {
             index: index(input)?,
@@ -351,7 +367,12 @@ fn ballot(input: &mut Bytes) -> Result<Ballot, FrameError> {
     Ok(Ballot { refused: flag(input)?, commit: index(input)?, commit_term: term_of_entry(input)? })
 }
 
-fn entries(input: &mut Bytes, prev: Index, prev_term: Term, frame_term: Term) -> Result<Vec<Entry>, FrameError> {
+fn entries(
+    input: &mut Bytes,
+    prev: Index,
+    prev_term: Term,
+    frame_term: Term,
+) -> Result<Vec<Entry>, FrameError> {
     // the library takes term 0 for that of any entry behind the end of its log
     if (prev == 0) != (prev_term == 0) {
         return Err(FrameError::Field("term"));

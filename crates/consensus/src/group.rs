@@ -5,7 +5,8 @@ use crate::host::{AskError, LEASE, Status, asks_for_votes, publishes_early};
 use crate::node::{ELECTION_TICKS_MIN, Event, HEARTBEAT_TICKS, Node};
 use crate::quiet::Quiet;
 use crate::types::{
-    Change, GroupId, Index, NodeId, Outcome, Output, Persist, REPLICAS_MAX, ReplicaId, Role, Term, Ticket, VoterChange,
+    Change, GroupId, Index, NodeId, Outcome, Output, Persist, REPLICAS_MAX, ReplicaId, Role, Term,
+    Ticket, VoterChange,
 };
 use bytes::Bytes;
 use protocol::{Rule, Rules};
@@ -164,9 +165,17 @@ impl Group {
     fn say_quiet(&mut self, only: Option<ReplicaId>) {
         let Some(quiet) = &self.quiet else { return };
         let id = self.node.id();
-        for to in self.node.voters().all().filter(|to| *to != id && only.is_none_or(|only| only == *to)) {
+        for to in
+            self.node.voters().all().filter(|to| *to != id && only.is_none_or(|only| only == *to))
+        {
             let (boot, heard) = quiet.says(to);
-            let frame = Frame { group: self.id, from: id, to: Some(to), term: 0, body: Body::Quiet { boot, heard } };
+            let frame = Frame {
+                group: self.id,
+                from: id,
+                to: Some(to),
+                term: 0,
+                body: Body::Quiet { boot, heard },
+            };
             self.outputs.push(Output::Send { to: to.node(), frame });
         }
     }
@@ -183,9 +192,14 @@ impl Group {
     /// The leader takes it in as a learner, if its node has a replica, and an older one.
     fn hear_join(&mut self, from: ReplicaId) -> bool {
         let voters = self.node.voters();
-        let older = |id: ReplicaId| id.node() == from.node() && id.incarnation() < from.incarnation();
-        let newer = |id: ReplicaId| id.node() == from.node() && id.incarnation() >= from.incarnation();
-        if voters.all().any(newer) || !voters.all().any(older) || voters.all().count() >= REPLICAS_MAX {
+        let older =
+            |id: ReplicaId| id.node() == from.node() && id.incarnation() < from.incarnation();
+        let newer =
+            |id: ReplicaId| id.node() == from.node() && id.incarnation() >= from.incarnation();
+        if voters.all().any(newer)
+            || !voters.all().any(older)
+            || voters.all().count() >= REPLICAS_MAX
+        {
             return false;
         }
         let mut changes = vec![Change::Learner(from)];
@@ -198,12 +212,16 @@ impl Group {
     fn replace_successors(&mut self) {
         let voters = self.node.voters();
         let pair = voters.learners.iter().find_map(|new| {
-            let is_former = |old: &&ReplicaId| old.node() == new.node() && old.incarnation() < new.incarnation();
+            let is_former = |old: &&ReplicaId| {
+                old.node() == new.node() && old.incarnation() < new.incarnation()
+            };
             let old = voters.voters.iter().find(is_former)?;
             self.node.has_caught_up(*new).then_some((*new, *old))
         });
         if let Some((new, old)) = pair {
-            let _ = self.node.propose_change(&VoterChange(vec![Change::Voter(new), Change::Remove(old)]));
+            let _ = self
+                .node
+                .propose_change(&VoterChange(vec![Change::Voter(new), Change::Remove(old)]));
         }
     }
 
@@ -215,7 +233,9 @@ impl Group {
                 self.node.set_priority(0);
             }
         }
-        if self.node.write_ticks() > SLOW_WRITE_TICKS && self.handed_over != Some(self.node.term()) && self.hand_over()
+        if self.node.write_ticks() > SLOW_WRITE_TICKS
+            && self.handed_over != Some(self.node.term())
+            && self.hand_over()
         {
             self.lowered_ticks = LOWERED_TICKS;
             self.node.set_priority(LOWERED);
@@ -233,7 +253,9 @@ impl Group {
     }
 
     fn not_leader(&self) -> AskError {
-        AskError::NotLeader { leader: self.node.leader().filter(|leader| *leader != self.node.id()) }
+        AskError::NotLeader {
+            leader: self.node.leader().filter(|leader| *leader != self.node.id()),
+        }
     }
 
     fn check_leads(&self) -> Result<(), AskError> {
@@ -282,7 +304,8 @@ impl Group {
             self.round = Some(Round { number, began: now, tickets: Vec::new() });
             if self.node.begin_round(number) {
                 self.next_round += 1;
-                self.round = Some(Round { number, began: now, tickets: std::mem::take(&mut self.asked) });
+                self.round =
+                    Some(Round { number, began: now, tickets: std::mem::take(&mut self.asked) });
             } else {
                 self.round = None;
             }
@@ -290,7 +313,8 @@ impl Group {
     }
 
     pub fn lease_until(&self) -> Option<Duration> {
-        Some(self.lease_until).filter(|_| self.node.leads_whole() && self.lease_until > Duration::ZERO)
+        Some(self.lease_until)
+            .filter(|_| self.node.leads_whole() && self.lease_until > Duration::ZERO)
     }
 
     fn tell(&mut self, ticket: Ticket, outcome: Outcome) {
@@ -329,13 +353,24 @@ impl Group {
             }
             Event::Write(number, write) => {
                 let crate::node::Write { snapshot, restarts, append, hard } = write;
-                self.outputs.push(Output::Persist(Persist { number, group, snapshot, restarts, append, hard }));
+                self.outputs.push(Output::Persist(Persist {
+                    number,
+                    group,
+                    snapshot,
+                    restarts,
+                    append,
+                    hard,
+                }));
             }
-            Event::Restored(index, data) => self.outputs.push(Output::Restored { group, index, data }),
+            Event::Restored(index, data) => {
+                self.outputs.push(Output::Restored { group, index, data })
+            }
             Event::SnapshotWanted => self.outputs.push(Output::SnapshotWanted { group }),
             Event::Committed(entries) => self.outputs.push(Output::Committed { group, entries }),
             Event::Round(number, index) => {
-                let Some(round) = self.round.take_if(|round| round.number == number) else { return };
+                let Some(round) = self.round.take_if(|round| round.number == number) else {
+                    return;
+                };
                 if self.handed_over != Some(self.node.term()) {
                     self.lease_until = self.lease_until.max(round.began + LEASE);
                 }

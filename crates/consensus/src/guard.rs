@@ -1,8 +1,8 @@
 //! What a replica does not even hear: everything that the library would assert of a frame.
 //!
 //! Contract: pure. A frame that [`Frame::decode`] accepted and [`View::admits`] lets through makes
-//! the library panic in no state (`tests/hostile.rs`, and the fuzz target `consensus`). A member that
-//! lies can still break the group: replicas trust each other that far, as in every raft.
+//! the library panic in no state (`tests/hostile.rs`, and the fuzz target `consensus`). A member
+//! that lies can still break the group: replicas trust each other that far, as in every raft.
 
 use crate::frame::{Body, Frame};
 use crate::types::{Index, ReplicaId, Term, Voters};
@@ -37,17 +37,23 @@ impl View<'_> {
             Body::Heartbeat { commit, .. } => *commit <= self.last,
             // nobody acknowledges or names what the leader never had
             Body::AppendReply { index, refused, hint, .. } => {
-                is_member && (frame.term != self.term || *index <= self.last && (!refused || *hint <= self.last))
+                is_member
+                    && (frame.term != self.term
+                        || *index <= self.last && (!refused || *hint <= self.last))
             }
             Body::HeartbeatReply { .. } => is_member,
             // votes were asked for when everything was on the disk: a leader begins with that
             Body::VoteReply(_) | Body::PreVoteReply(_) => is_member && !self.is_writing,
-            Body::TimeoutNow => self.leader == Some(from) && frame.term == self.term && !self.is_writing,
+            Body::TimeoutNow => {
+                self.leader == Some(from) && frame.term == self.term && !self.is_writing
+            }
             Body::Quiet { .. } | Body::Join => false,
         }
     }
 
     fn is_succeeded(&self, from: ReplicaId) -> bool {
-        self.voters.all().any(|id| id.node() == from.node() && id.incarnation() > from.incarnation())
+        self.voters
+            .all()
+            .any(|id| id.node() == from.node() && id.incarnation() > from.incarnation())
     }
 }

@@ -8,8 +8,8 @@ use crate::group::Group;
 use crate::memlog::MemLog;
 use crate::node::{ELECTION_TICKS_MIN, Node};
 use crate::types::{
-    ENTRY_BYTES_MAX, GroupId, HardState, Index, NodeId, Output, Persist, Recovered, ReplicaId, Role,
-    SNAPSHOT_BYTES_MAX, Term, Ticket, VoterChange, Voters,
+    ENTRY_BYTES_MAX, GroupId, HardState, Index, NodeId, Output, Persist, Recovered, ReplicaId,
+    Role, SNAPSHOT_BYTES_MAX, Term, Ticket, VoterChange, Voters,
 };
 use bytes::Bytes;
 use protocol::{Rule, Rules};
@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Between two ticks: heartbeats go out every second one, an election begins after 10 to 19.
 pub const TICK: Duration = Duration::from_millis(100);
 /// How long a majority's answer lets a leader answer alone, from when it was asked: two ticks less
-/// than the shortest election timeout, one for when in a tick the follower heard of it and one for a
-/// clock that jumps.
+/// than the shortest election timeout, one for when in a tick the follower heard of it and one for
+/// a clock that jumps.
 pub const LEASE: Duration = TICK.saturating_mul(ELECTION_TICKS_MIN as u32 - 2);
 
 /// Who this process is.
@@ -151,7 +151,8 @@ impl Host {
     /// A frame came from a node, over a connection that is that node's.
     pub fn step(&mut self, from: NodeId, frame: &Frame, now: Duration) {
         let group = frame.group;
-        let heard = frame.from.node() == from && self.groups.get_mut(&group).is_some_and(|g| g.step(frame, now));
+        let heard = frame.from.node() == from
+            && self.groups.get_mut(&group).is_some_and(|g| g.step(frame, now));
         self.refused += u64::from(!heard);
         self.collect(group);
     }
@@ -186,8 +187,8 @@ impl Host {
         self.ask(group, |group, ticket| group.propose(entry, ticket))
     }
 
-    /// Rule: ConfirmRenew - asks a majority, from now on, whether this replica still leads. Questions
-    /// that come while a round is under way share the next one.
+    /// Rule: ConfirmRenew - asks a majority, from now on, whether this replica still leads.
+    /// Questions that come while a round is under way share the next one.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -199,7 +200,11 @@ impl Host {
     ///
     /// # Errors
     /// See [`AskError`].
-    pub fn change_voters(&mut self, group: GroupId, change: &VoterChange) -> Result<Ticket, AskError> {
+    pub fn change_voters(
+        &mut self,
+        group: GroupId,
+        change: &VoterChange,
+    ) -> Result<Ticket, AskError> {
         self.ask(group, |group, ticket| group.change_voters(change, ticket))
     }
 
@@ -233,7 +238,8 @@ impl Host {
     /// still, or this is not newer.
     pub fn snapshot(&mut self, group: GroupId, index: Index, data: Bytes) -> bool {
         let fits = data.len() <= SNAPSHOT_BYTES_MAX;
-        let done = fits && self.groups.get_mut(&group).is_some_and(|group| group.node.snapshot(index, data));
+        let done = fits
+            && self.groups.get_mut(&group).is_some_and(|group| group.node.snapshot(index, data));
         self.collect(group);
         done
     }

@@ -1,9 +1,9 @@
 //! Replicated logs: several replicas hold the same entries in the same order, and go on while a
 //! majority of them lives.
 //!
-//! The algorithm is the `raft` crate's (TiKV); the module `node` is the only one that names it. Around it,
-//! and ours: what is written in which order, what is answered when, who a replica is after it lost
-//! its disk, what a frame may say.
+//! The algorithm is the `raft` crate's (TiKV); the module `node` is the only one that names it.
+//! Around it, and ours: what is written in which order, what is answered when, who a replica is
+//! after it lost its disk, what a frame may say.
 //!
 //! * [`Host`]: all groups of a process. Frames, ticks and the time go in, [`Output`]s come out.
 //! * [`Frame`]: what replicas send each other, and its layout.
@@ -56,7 +56,7 @@ pub use frame::{Body, Frame, FrameError};
 pub use host::{AskError, Config, Host, LEASE, OpenError, Status, TICK};
 pub use record::{Record, Replay};
 pub use types::{
-    Change, ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, INCARNATION_MAX, INDEX_MAX, Index, NodeId, Outcome,
-    Output, Persist, REPLICAS_MAX, Recovered, ReplicaId, Role, SNAPSHOT_BYTES_MAX, Snapshot, Step, TERM_MAX, Term,
-    Ticket, VoterChange, Voters,
+    Change, ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, INCARNATION_MAX, INDEX_MAX,
+    Index, NodeId, Outcome, Output, Persist, REPLICAS_MAX, Recovered, ReplicaId, Role,
+    SNAPSHOT_BYTES_MAX, Snapshot, Step, TERM_MAX, Term, Ticket, VoterChange, Voters,
 };

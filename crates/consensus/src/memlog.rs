@@ -42,7 +42,9 @@ impl MemLog {
         if index == base {
             return Some(base_term);
         }
-        self.entries.get(usize::try_from(index.checked_sub(base + 1)?).ok()?).map(|entry| entry.term)
+        self.entries
+            .get(usize::try_from(index.checked_sub(base + 1)?).ok()?)
+            .map(|entry| entry.term)
     }
 
     /// From `low` on, before `high`, one or more, and not many more than `bytes_max` bytes.
@@ -59,7 +61,10 @@ impl MemLog {
     /// Appends entries; they void what is there from the first one's index on.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        assert!(self.first() <= first.index && first.index <= self.last() + 1, "a log has no holes");
+        assert!(
+            self.first() <= first.index && first.index <= self.last() + 1,
+            "a log has no holes"
+        );
         self.entries.truncate((first.index - self.first()) as usize);
         self.entries.extend(entries.iter().cloned());
     }

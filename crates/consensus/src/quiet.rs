@@ -24,7 +24,12 @@ pub(crate) struct Quiet {
 
 impl Quiet {
     pub fn new(boot: u64) -> Self {
-        Self { ticks_left: ELECTION_TICKS_MAX, boot, heard: BTreeMap::new(), with_us: BTreeSet::new() }
+        Self {
+            ticks_left: ELECTION_TICKS_MAX,
+            boot,
+            heard: BTreeMap::new(),
+            with_us: BTreeSet::new(),
+        }
     }
 
     pub fn tick(&mut self) {

@@ -1,10 +1,10 @@
 //! What a process's log on the disk is made of, and what a start makes of it.
 //!
-//! Contract: pure. One log serves all groups; a record belongs to one. Records are never changed: an
-//! entry voids all of its group from its index on, a cut says what may go, a restart voids all.
-//! [`Replay`] takes the records in the order in which they were written. Those before any point may be
-//! missing, if for each group a cut or restart behind that point, which is synced, covers its entries
-//! among them, and its promises were written again behind that point.
+//! Contract: pure. One log serves all groups; a record belongs to one. Records are never changed:
+//! an entry voids all of its group from its index on, a cut says what may go, a restart voids all.
+//! [`Replay`] takes the records in the order in which they were written. Those before any point may
+//! be missing, if for each group a cut or restart behind that point, which is synced, covers its
+//! entries among them, and its promises were written again behind that point.
 //!
 //! | kind | front | data |
 //! |---|---|---|
@@ -12,7 +12,9 @@
 //! | 3: promises | group (2), term (8), vote (8; 0: none), commit (8) | |
 //! | 4: cut, 5: restart | group (2), index (8), term (8) | |
 
-use crate::types::{Entry, EntryKind, GroupId, HardState, INDEX_MAX, Index, Persist, Recovered, ReplicaId, Snapshot};
+use crate::types::{
+    Entry, EntryKind, GroupId, HardState, INDEX_MAX, Index, Persist, Recovered, ReplicaId, Snapshot,
+};
 use crate::types::{TERM_MAX, Term};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -42,7 +44,11 @@ impl Record {
     pub fn of_cut(persist: &Persist) -> Option<Record> {
         let snapshot = persist.snapshot.as_ref()?;
         let (group, index, term) = (persist.group, snapshot.index, snapshot.term);
-        Some(if persist.restarts { Record::Restart(group, index, term) } else { Record::Cut(group, index, term) })
+        Some(if persist.restarts {
+            Record::Restart(group, index, term)
+        } else {
+            Record::Cut(group, index, term)
+        })
     }
 
     /// Its kind, its front and its data.
@@ -84,7 +90,8 @@ impl Record {
                 Record::Entry(group, Entry { index, term, kind, data })
             }
             3 if data.is_empty() => {
-                let (term, raw, commit) = (number(TERM_MAX)?, number(u64::MAX)?, number(INDEX_MAX)?);
+                let (term, raw, commit) =
+                    (number(TERM_MAX)?, number(u64::MAX)?, number(INDEX_MAX)?);
                 let vote = if raw == 0 { None } else { Some(ReplicaId::from_raw(raw)?) };
                 Record::Hard(group, HardState { term, vote, commit })
             }
@@ -118,7 +125,9 @@ impl Replay {
             }
             Record::Hard(group, hard) => self.0.entry(group).or_default().hard = hard,
             Record::Restart(group, ..) => self.0.entry(group).or_default().entries.clear(),
-            Record::Cut(group, index, term) => cut(&mut self.0.entry(group).or_default().entries, index, term),
+            Record::Cut(group, index, term) => {
+                cut(&mut self.0.entry(group).or_default().entries, index, term)
+            }
         }
     }
 
@@ -138,8 +147,8 @@ impl Replay {
     }
 }
 
-/// Drops what a snapshot replaces: everything up to it, and if the log had another entry in its last
-/// one's place, or none that far, what is behind it, too: that was another history.
+/// Drops what a snapshot replaces: everything up to it, and if the log had another entry in its
+/// last one's place, or none that far, what is behind it, too: that was another history.
 fn cut(entries: &mut Vec<Entry>, index: Index, term: Term) {
     let at = entries.partition_point(|entry| entry.index < index);
     match entries.get(at) {

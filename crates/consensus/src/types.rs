@@ -33,8 +33,8 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// One log of promises: a node, and which of its logs. Rule: NewIdentity - a node that lost its log,
-/// or a part of it that was synced, returns under an incarnation that it never had before.
+/// One log of promises: a node, and which of its logs. Rule: NewIdentity - a node that lost its
+/// log, or a part of it that was synced, returns under an incarnation that it never had before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(u64);
 
@@ -163,7 +163,8 @@ impl Voters {
 
     /// Can a group be like this? Everything that the library asserts of it.
     pub fn is_valid(&self) -> bool {
-        let unique = |set: &[ReplicaId]| set.iter().enumerate().all(|(i, id)| !set[..i].contains(id));
+        let unique =
+            |set: &[ReplicaId]| set.iter().enumerate().all(|(i, id)| !set[..i].contains(id));
         let sets = [&self.voters, &self.outgoing, &self.learners, &self.learners_next];
         let next_fits = |id: &ReplicaId| self.outgoing.contains(id) && !self.voters.contains(id);
         !self.voters.is_empty()
@@ -261,7 +262,12 @@ impl Recovered {
     /// A group that begins with this state. Everybody in `voters` has to begin with the same.
     pub fn first(group: GroupId, voters: Voters, data: Bytes) -> Self {
         let hard = HardState { term: 1, vote: None, commit: 1 };
-        Self { group, snapshot: Some(Snapshot { index: 1, term: 1, voters, data }), hard, entries: Vec::new() }
+        Self {
+            group,
+            snapshot: Some(Snapshot { index: 1, term: 1, voters, data }),
+            hard,
+            entries: Vec::new(),
+        }
     }
 }
 
@@ -290,8 +296,8 @@ pub struct Ticket(pub u64);
 pub enum Outcome {
     /// The entry is committed, here; it was given out with [`Output::Committed`] before.
     Committed(Index),
-    /// This replica led after [`crate::Host::confirm`] was called, and has given out everything that
-    /// was committed then.
+    /// This replica led after [`crate::Host::confirm`] was called, and has given out everything
+    /// that was committed then.
     Confirmed(Index),
     /// It leads no longer. An entry may still be committed, or never be.
     Deposed,
@@ -355,7 +361,8 @@ pub enum Output {
         /// What.
         frame: Frame,
     },
-    /// Keep it, then call [`crate::Host::persisted`]. Those of one host in the order of their numbers.
+    /// Keep it, then call [`crate::Host::persisted`]. Those of one host in the order of their
+    /// numbers.
     Persist(Persist),
     /// The state begins anew with this snapshot, which is on the disk.
     Restored {
@@ -372,8 +379,9 @@ pub enum Output {
         /// Whose.
         group: GroupId,
     },
-    /// Rule: CommitPublish - these entries are committed and on this replica's disk; only what comes
-    /// out here may be told to anybody. In the order of the log, each once in the life of a host.
+    /// Rule: CommitPublish - these entries are committed and on this replica's disk; only what
+    /// comes out here may be told to anybody. In the order of the log, each once in the life of a
+    /// host.
     Committed {
         /// Whose.
         group: GroupId,

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use consensus::{
-    AskError, Change, Config, Entry, EntryKind, GroupId, HardState, Host, LEASE, NodeId, OpenError, Outcome, Output,
-    Persist, Recovered, ReplicaId, Role, Snapshot, TICK, Ticket, VoterChange, Voters,
+    AskError, Change, Config, Entry, EntryKind, GroupId, HardState, Host, LEASE, NodeId, OpenError,
+    Outcome, Output, Persist, Recovered, ReplicaId, Role, Snapshot, TICK, Ticket, VoterChange,
+    Voters,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -75,20 +76,29 @@ impl World {
 
     fn one(&mut self, node: u16, output: Output) {
         match output {
-            Output::Send { to, frame } if !self.away.contains(&node) && !self.away.contains(&to.0) => {
+            Output::Send { to, frame }
+                if !self.away.contains(&node) && !self.away.contains(&to.0) =>
+            {
                 if let Some(host) = self.hosts.get_mut(&to.0) {
                     host.step(NodeId(node), &frame, self.now);
                 }
             }
-            Output::Persist(persist) if self.slow == Some(node) => self.waiting.push(persist.number),
+            Output::Persist(persist) if self.slow == Some(node) => {
+                self.waiting.push(persist.number)
+            }
             Output::Persist(persist) => {
                 self.hosts.get_mut(&node).expect("it runs").persisted(persist.number, self.now);
             }
             Output::Committed { group, entries } => {
-                self.given.entry((node, group)).or_default().extend(entries.into_iter().map(|entry| entry.data));
+                self.given
+                    .entry((node, group))
+                    .or_default()
+                    .extend(entries.into_iter().map(|entry| entry.data));
             }
             Output::Restored { data, .. } => drop(self.restored.insert(node, data)),
-            Output::Settled { ticket, outcome } => drop(self.settled.insert((node, ticket), outcome)),
+            Output::Settled { ticket, outcome } => {
+                self.settled.insert((node, ticket), outcome);
+            }
             Output::SnapshotWanted { group } => {
                 let host = self.hosts.get_mut(&node).expect("it runs");
                 let applied = host.status(group).expect("a group").applied;
@@ -99,7 +109,8 @@ impl World {
     }
 
     fn leader(&self, group: GroupId) -> Option<u16> {
-        let leads = |host: &Host| matches!(host.status(group).expect("a group").role, Role::Leader { .. });
+        let leads =
+            |host: &Host| matches!(host.status(group).expect("a group").role, Role::Leader { .. });
         let here = self.hosts.iter().filter(|(node, _)| !self.away.contains(node));
         here.filter(|(_, host)| leads(host)).map(|(node, _)| *node).next()
     }
@@ -180,12 +191,20 @@ fn a_leader_answers_alone_while_its_lease_lasts() {
     assert!(until > world.now && until <= world.now + LEASE);
     world.away = vec![leader];
     world.run(2);
-    assert_eq!(world.host(leader).lease_until(A), Some(until), "nobody answers, so it is not renewed");
+    assert_eq!(
+        world.host(leader).lease_until(A),
+        Some(until),
+        "nobody answers, so it is not renewed"
+    );
     world.away.clear();
     world.run(4);
     let leader = world.leader(A).expect("somebody leads");
     assert!(world.host(leader).hand_over(A));
-    assert_eq!(world.host(leader).lease_until(A), None, "whoever is asked to stand is elected at once");
+    assert_eq!(
+        world.host(leader).lease_until(A),
+        None,
+        "whoever is asked to stand is elected at once"
+    );
     world.run(3);
     assert_ne!(world.leader(A), Some(leader));
 }
@@ -223,7 +242,8 @@ fn a_node_without_its_disk_takes_its_place_again_by_itself() {
     world.run(60);
     for (node, host) in &world.hosts {
         let status = host.status(A).expect("a group");
-        let expected = Voters::of((0..3).map(|node| replica(node, if node == gone { 2 } else { 1 })));
+        let expected =
+            Voters::of((0..3).map(|node| replica(node, if node == gone { 2 } else { 1 })));
         assert_eq!(status.voters, expected, "on node {node}");
     }
     assert!(world.restored.contains_key(&gone));
@@ -250,7 +270,9 @@ fn one_voter_becomes_three_in_one_change() {
     assert_eq!(world.leader(A), Some(0), "the only voter is not quiet");
     let now = world.now;
     for node in 1..3 {
-        world.hosts.insert(node, open(node, 1, vec![Recovered::blank(A), Recovered::blank(B)], now));
+        world
+            .hosts
+            .insert(node, open(node, 1, vec![Recovered::blank(A), Recovered::blank(B)], now));
         let learner = VoterChange(vec![Change::Learner(replica(node, 1))]);
         let ticket = world.host(0).change_voters(A, &learner).expect("it leads");
         world.run(10);
@@ -300,7 +322,8 @@ fn a_log_is_clamped_or_refused() {
     let with = |entries: Vec<Entry>, hard| Recovered { entries, hard, ..first() };
     // a commit that is a hint, ahead of the log or behind the snapshot; promises behind the entries
     for (term, commit) in [(3, 100), (3, 0), (0, 0)] {
-        let host = try_open(with(vec![entry(2, 3)], HardState { term, vote: None, commit })).expect("it is taken");
+        let host = try_open(with(vec![entry(2, 3)], HardState { term, vote: None, commit }))
+            .expect("it is taken");
         assert_eq!(host.status(A).expect("a group").term, 3);
     }
     let hard = HardState { term: 3, vote: None, commit: 1 };
@@ -324,12 +347,17 @@ fn the_log_goes_behind_a_snapshot_and_whoever_is_behind_gets_it() {
         world.write(A, "missed");
     }
     let applied = world.hosts[&leader].status(A).expect("a group").applied;
-    assert!(!world.host(leader).snapshot(A, applied + 1, "too early".into()), "that is not given out yet");
+    assert!(
+        !world.host(leader).snapshot(A, applied + 1, "too early".into()),
+        "that is not given out yet"
+    );
     assert!(world.host(leader).snapshot(A, applied, "five".into()));
     let persists: Vec<Persist> = world
         .host(leader)
         .outputs()
-        .filter_map(|output| if let Output::Persist(persist) = output { Some(persist) } else { None })
+        .filter_map(
+            |output| if let Output::Persist(persist) = output { Some(persist) } else { None },
+        )
         .collect();
     assert!(!world.host(leader).snapshot(A, applied, "again".into()), "one at a time");
     let now = world.now;

@@ -1,15 +1,15 @@
 //! Frames that no replica sends: none makes a host panic, or take more than it was sent.
 //!
-//! Three hosts run; between them every frame may be lost, come twice, or have its fields replaced by
-//! numbers near those that matter (indexes near the ends of the log, neighbouring terms, other
+//! Three hosts run; between them every frame may be lost, come twice, or have its fields replaced
+//! by numbers near those that matter (indexes near the ends of the log, neighbouring terms, other
 //! replicas). Everything goes through `encode` and `decode`. Safety is not looked at here: a member
 //! that lies may break a group. `crates/simulation` looks at that, with honest frames.
 
 use bytes::Bytes;
 use consensus::frame::{Ballot, Body, Candidacy};
 use consensus::{
-    Change, Config, Entry, EntryKind, Frame, GroupId, Host, NodeId, Output, Recovered, ReplicaId, Snapshot, TICK,
-    VoterChange, Voters,
+    Change, Config, Entry, EntryKind, Frame, GroupId, Host, NodeId, Output, Recovered, ReplicaId,
+    Snapshot, TICK, VoterChange, Voters,
 };
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ impl World {
         let host = |node: u16| {
             let peers = (0..3).filter(|peer| *peer != node).map(NodeId).collect();
             let rules = protocol::Rules::default();
-            let config = Config { replica: replica(node, 1), peers, boot: u64::from(node) + 1, seed, rules };
+            let config =
+                Config { replica: replica(node, 1), peers, boot: u64::from(node) + 1, seed, rules };
             let is_blank = node == 2 && seed.is_multiple_of(5);
             let recovered = match is_blank {
                 true => Recovered::blank(GROUP),
@@ -71,7 +72,8 @@ impl World {
                         0 => self.frames[at].clone(),
                         _ => self.frames.remove(at),
                     };
-                    let bytes = if lies && self.random.u8(0..3) == 0 { self.lie(&bytes) } else { bytes };
+                    let bytes =
+                        if lies && self.random.u8(0..3) == 0 { self.lie(&bytes) } else { bytes };
                     if let Ok(frame) = Frame::decode(bytes) {
                         self.stepped += 1;
                         self.hosts[usize::from(to.0)].step(from, &frame, self.now);
@@ -168,7 +170,9 @@ impl World {
         }
         let mut n = |about: &mut u64| *about = self.number(*about);
         match &mut frame.body {
-            Body::Append { prev, prev_term, commit, .. } => [prev, prev_term, commit].map(&mut n).len(),
+            Body::Append { prev, prev_term, commit, .. } => {
+                [prev, prev_term, commit].map(&mut n).len()
+            }
             Body::AppendReply { index, commit, hint, hint_term, .. } => {
                 [index, commit, hint, hint_term].map(&mut n).len()
             }
@@ -176,7 +180,9 @@ impl World {
                 c.priority = -1;
                 [&mut c.last, &mut c.last_term, &mut c.commit, &mut c.commit_term].map(&mut n).len()
             }
-            Body::VoteReply(b) | Body::PreVoteReply(b) => [&mut b.commit, &mut b.commit_term].map(&mut n).len(),
+            Body::VoteReply(b) | Body::PreVoteReply(b) => {
+                [&mut b.commit, &mut b.commit_term].map(&mut n).len()
+            }
             Body::Heartbeat { commit, round } | Body::HeartbeatReply { commit, round } => {
                 [commit, round].map(&mut n).len()
             }
@@ -191,7 +197,8 @@ impl World {
             for (index, entry) in (*prev + 1..).zip(entries) {
                 entry.index = index;
                 if self.random.u8(0..3) == 0 {
-                    entry.term = entry.term.saturating_add(self.random.u64(0..3)).min(frame.term.max(1));
+                    entry.term =
+                        entry.term.saturating_add(self.random.u64(0..3)).min(frame.term.max(1));
                 }
             }
         }
@@ -199,16 +206,27 @@ impl World {
     }
 
     fn other_body(&mut self, frame: &Frame) -> Body {
-        let (a, b, c, d) = (self.number(0), self.number(frame.term), self.number(0), self.number(frame.term));
+        let (a, b, c, d) =
+            (self.number(0), self.number(frame.term), self.number(0), self.number(frame.term));
         let voter_set = |random: &mut fastrand::Rng| -> Vec<ReplicaId> {
             (0..random.u16(0..4)).map(|node| replica(node, 1 + random.u64(0..2))).collect()
         };
         match self.random.u8(0..10) {
             0 => Body::Heartbeat { commit: a, round: c },
-            1 => Body::AppendReply { index: a, commit: b, refused: self.random.bool(), hint: c, hint_term: d },
+            1 => Body::AppendReply {
+                index: a,
+                commit: b,
+                refused: self.random.bool(),
+                hint: c,
+                hint_term: d,
+            },
             2 => Body::TimeoutNow,
             3 => Body::VoteReply(Ballot { refused: self.random.bool(), commit: a, commit_term: b }),
-            4 => Body::PreVoteReply(Ballot { refused: self.random.bool(), commit: a, commit_term: b }),
+            4 => Body::PreVoteReply(Ballot {
+                refused: self.random.bool(),
+                commit: a,
+                commit_term: b,
+            }),
             5 => Body::Vote(Candidacy {
                 last: a,
                 last_term: b,
@@ -224,15 +242,18 @@ impl World {
                     1 => Change::Voter(replica(random.u16(0..4), 1)),
                     _ => Change::Remove(replica(random.u16(0..3), 1)),
                 };
-                let changes = (0..self.random.usize(0..4)).map(|_| change(&mut self.random)).collect();
+                let changes =
+                    (0..self.random.usize(0..4)).map(|_| change(&mut self.random)).collect();
                 let data = VoterChange(changes).encode();
-                let entry = Entry { index: a + 1, term: frame.term.max(1), kind: EntryKind::Voters, data };
+                let entry =
+                    Entry { index: a + 1, term: frame.term.max(1), kind: EntryKind::Voters, data };
                 Body::Append { prev: a, prev_term: b, commit: a + 1, entries: vec![entry] }
             }
             _ => {
                 let [voters, outgoing, learners] = [(); 3].map(|()| voter_set(&mut self.random));
                 let auto_leave = !outgoing.is_empty();
-                let learners_next = outgoing.iter().copied().filter(|id| !voters.contains(id)).take(1).collect();
+                let learners_next =
+                    outgoing.iter().copied().filter(|id| !voters.contains(id)).take(1).collect();
                 let voters = Voters { voters, outgoing, learners, learners_next, auto_leave };
                 Body::Snapshot(Snapshot { index: a, term: b, voters, data: "lie".into() })
             }
@@ -257,7 +278,8 @@ fn three_hosts_agree_without_lies() {
     for seed in 1..20 {
         let mut world = World::new(seed * 5 + 1);
         world.run(6000, false);
-        let applied: Vec<_> = world.hosts.iter().map(|host| host.status(GROUP).expect("a group").applied).collect();
+        let applied: Vec<_> =
+            world.hosts.iter().map(|host| host.status(GROUP).expect("a group").applied).collect();
         assert!(applied.iter().all(|index| *index > 3), "seed {seed}: {applied:?}");
     }
 }

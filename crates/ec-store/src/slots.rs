@@ -1,7 +1,7 @@
 //! How many things of one core are done at a time: shards that are rebuilt, background disk jobs.
 //!
-//! Contract: lives on one worker. The number may change while slots are taken: those that are too many then are not
-//! taken away, only not given again.
+//! Contract: lives on one worker. The number may change while slots are taken: those that are too
+//! many then are not taken away, only not given again.
 
 use messenger::sync::Notify;
 use std::cell::Cell;

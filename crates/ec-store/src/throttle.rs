@@ -105,7 +105,11 @@ mod tests {
 
     fn key(n: u64) -> FragmentKey {
         let object = ObjectId { gfid: Gfid::of_inode(n), index: 0 };
-        FragmentKey { pg: PgId { pool: PoolId::new(1), number: 0 }, object, shard: ShardIndex::new(0) }
+        FragmentKey {
+            pg: PgId { pool: PoolId::new(1), number: 0 },
+            object,
+            shard: ShardIndex::new(0),
+        }
     }
 
     #[test]
@@ -132,6 +136,9 @@ mod tests {
     fn cores_share_the_bounds_of_a_daemon() {
         let core = Throttles::default().of_core(3);
         assert_eq!((core.queue_bytes_max, core.write_back.ios), ((100 << 20) / 3, 166));
-        assert_eq!(Throttles { queue_bytes_max: 2, ..Throttles::default() }.of_core(64).queue_bytes_max, 1);
+        assert_eq!(
+            Throttles { queue_bytes_max: 2, ..Throttles::default() }.of_core(64).queue_bytes_max,
+            1
+        );
     }
 }

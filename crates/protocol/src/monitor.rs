@@ -18,13 +18,15 @@ pub enum MonitorRequest {
     Boot {
         /// Who.
         osd: OsdId,
-        /// The random id of its disk; another one than before needs the operator's consent (`ReplaceOsd`).
+        /// The random id of its disk; another one than before needs the operator's consent
+        /// (`ReplaceOsd`).
         fsid: u128,
         /// Where it listens.
         addr: SocketAddr,
         /// Its number of cores.
         cores: u16,
-        /// The machine was restarted since the last clean stop or crash of the process: unsynced writes may be lost.
+        /// The machine was restarted since the last clean stop or crash of the process: unsynced
+        /// writes may be lost.
         lost: bool,
         /// The disk holds nothing.
         blank: bool,
@@ -100,7 +102,8 @@ pub enum MonitorRequest {
         /// The namespace was of this cluster before this start: it is no new one.
         old: bool,
     },
-    /// The operator gives up the disk of an OSD that is down: its next boot may be with another, empty one.
+    /// The operator gives up the disk of an OSD that is down: its next boot may be with another,
+    /// empty one.
     ReplaceOsd {
         /// Whose.
         osd: OsdId,
@@ -120,9 +123,9 @@ pub enum MonitorRequest {
         /// The number.
         after: u64,
     },
-    /// Declares a session dead before its time is over, as if it had not been renewed: what it holds
-    /// goes to others once its last writes are decided. Done also for one that is not there any
-    /// more.
+    /// Declares a session dead before its time is over, as if it had not been renewed: what it
+    /// holds goes to others once its last writes are decided. Done also for one that is not there
+    /// any more.
     EvictSession {
         /// Whose.
         session: SessionId,
@@ -213,7 +216,8 @@ pub struct OsdReport {
     pub osd: OsdId,
     /// The map epoch that it knows.
     pub epoch: Epoch,
-    /// Which file system of its machine it is on: OSDs with equal numbers on one machine share its space. 0: unknown.
+    /// Which file system of its machine it is on: OSDs with equal numbers on one machine share its
+    /// space. 0: unknown.
     pub disk: u64,
     /// Bytes of its disk.
     pub total_bytes: u64,
@@ -235,7 +239,8 @@ pub struct OsdReport {
     pub to_rebuild: Vec<PgBacklog>,
     /// Bytes rebuilt since start.
     pub rebuilt_bytes: u64,
-    /// Bytes of what had to be rebuilt, in the unit of [`PgBacklog::bytes`], that are dealt with since start.
+    /// Bytes of what had to be rebuilt, in the unit of [`PgBacklog::bytes`], that are dealt with
+    /// since start.
     pub recovered_bytes: u64,
     /// Checksum errors found and repaired since start.
     pub corrupt_found: u64,
@@ -286,14 +291,16 @@ pub struct PgBacklog {
     pub is_counted: bool,
 }
 
-/// What of the whole cluster still has to be rebuilt, on OSDs that are up. All zero when everything is clean.
+/// What of the whole cluster still has to be rebuilt, on OSDs that are up. All zero when everything
+/// is clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryStatus {
     /// Objects left.
     pub objects: u64,
     /// Bytes left, as in [`PgBacklog::bytes`].
     pub bytes: u64,
-    /// Shards whose objects are not counted yet, and not in these numbers: they have only just come back.
+    /// Shards whose objects are not counted yet, and not in these numbers: they have only just come
+    /// back.
     pub shards_uncounted: u64,
     /// Bytes in a second, over the last seconds.
     pub bytes_per_sec: u64,
@@ -311,8 +318,9 @@ pub enum ObjectStore {
     Memory,
 }
 
-/// How far an OSD carries operations before it answers as if they were done: for measuring what each part of the path
-/// costs (LCAM paper, Figures 14 and 15). Anything but `None` loses what is written.
+/// How far an OSD carries operations before it answers as if they were done: for measuring what
+/// each part of the path costs (LCAM paper, Figures 14 and 15). Anything but `None` loses what is
+/// written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathCut {
     /// To their end.
@@ -320,7 +328,8 @@ pub enum PathCut {
     None,
     /// Until a worker has dispatched them: `MsgrTest`.
     Msgr,
-    /// Until the PG has processed them; nothing is journalled or stored, reads give zeros: `Msgr+PGTest`.
+    /// Until the PG has processed them; nothing is journalled or stored, reads give zeros:
+    /// `Msgr+PGTest`.
     MsgrPg,
 }
 
@@ -475,7 +484,8 @@ pub struct PoolStatus {
     pub pg_num: u32,
 }
 
-/// The monitor's coordinator to an in-sync member, about a dead session (model: `Collect`, `Decide`).
+/// The monitor's coordinator to an in-sync member, about a dead session (model: `Collect`,
+/// `Decide`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResolveRequest {
     /// Fence the session, sync, and say what of it is there.

@@ -1,8 +1,9 @@
 //! Talk with the metadata service.
 //!
-//! Contract: a request is carried out once even when it is sent again after a lost connection or a restart of the
-//! service: the pair (session, request number) identifies it, and the answer is kept until the client says that it has
-//! it (`answered`). Times are the caller's; names are 1..=255 bytes without `/` and NUL; errors are POSIX errnos.
+//! Contract: a request is carried out once even when it is sent again after a lost connection or a
+//! restart of the service: the pair (session, request number) identifies it, and the answer is kept
+//! until the client says that it has it (`answered`). Times are the caller's; names are 1..=255
+//! bytes without `/` and NUL; errors are POSIX errnos.
 
 use crate::ids::{Epoch, Gfid, PoolId, SessionId};
 use crate::lock::{LockClaim, LockOp, LockOwner, RangeLock};
@@ -48,7 +49,9 @@ pub enum FileKind {
 }
 
 /// A time since 1970-01-01 UTC.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp {
     /// Seconds.
     pub secs: i64,
@@ -140,8 +143,9 @@ pub struct Grant {
     pub mode: LeaseMode,
     /// Greater than that of every grant before it, over restarts of the service too.
     pub token: u64,
-    /// Of the newest map that the service or any session which spoke to it has: the lease is used only with one at least
-    /// as new, for an older one may lead to shards that missed the last holder's writes.
+    /// Of the newest map that the service or any session which spoke to it has: the lease is used
+    /// only with one at least as new, for an older one may lead to shards that missed the last
+    /// holder's writes.
     pub epoch: Epoch,
 }
 
@@ -179,8 +183,9 @@ pub struct SetAttr {
     pub mtime: Option<Timestamp>,
     /// New change time.
     pub ctime: Option<Timestamp>,
-    /// Beside a size or a modification time: later times may follow, as long as the session is alive. If it dies first, mtime and
-    /// ctime become the moment at which that is noticed, unless they are later. Holds until a size or a modification time comes without it.
+    /// Beside a size or a modification time: later times may follow, as long as the session is
+    /// alive. If it dies first, mtime and ctime become the moment at which that is noticed, unless
+    /// they are later. Holds until a size or a modification time comes without it.
     pub times_follow: bool,
 }
 
@@ -229,7 +234,8 @@ pub enum NamespaceOp {
         gfid: Gfid,
         /// How.
         set: SetAttr,
-        /// The answer comes when the change, and all that was answered before, is on disk, as after `Sync`.
+        /// The answer comes when the change, and all that was answered before, is on disk, as after
+        /// `Sync`.
         sync: bool,
     },
     /// Makes a file of any kind but a link. Answer: `Attr`; with `open` it is open as after `Open`,
@@ -280,14 +286,15 @@ pub enum NamespaceOp {
         /// Name.
         name: Vec<u8>,
     },
-    /// Removes a name that is not a directory. The file goes when no link and no opener is left. Answer: `Done`.
+    /// Removes a name that is not a directory. The file goes when no link and no opener is left.
+    /// Answer: `Done`.
     Unlink {
         /// Directory.
         parent: Gfid,
         /// Name.
         name: Vec<u8>,
-        /// If the name is removed, the session gives its lease on this file back, as with `ReturnLease`: so nobody has to
-        /// ask for it when the file goes.
+        /// If the name is removed, the session gives its lease on this file back, as with
+        /// `ReturnLease`: so nobody has to ask for it when the file goes.
         gives: Option<Gfid>,
     },
     /// Removes an empty directory. Answer: `Done`.
@@ -329,19 +336,23 @@ pub enum NamespaceOp {
         /// Which directory.
         gfid: Gfid,
     },
-    /// The session opens the file, and wants a lease on it. Waits for its recall from others. Answer: `Opened`.
+    /// The session opens the file, and wants a lease on it. Waits for its recall from others.
+    /// Answer: `Opened`.
     Open {
         /// Which.
         gfid: Gfid,
-        /// The lease wanted; a session's lease is the strongest that it asked for and did not return.
+        /// The lease wanted; a session's lease is the strongest that it asked for and did not
+        /// return.
         lease: LeaseMode,
     },
-    /// The session has closed the file (its last handle). Its lease stays until it returns it. Answer: `Done`.
+    /// The session has closed the file (its last handle). Its lease stays until it returns it.
+    /// Answer: `Done`.
     Close {
         /// Which.
         gfid: Gfid,
     },
-    /// Gives a lease back or down to `keep`, with the size and times that only its holder knew. Answer: `Done`.
+    /// Gives a lease back or down to `keep`, with the size and times that only its holder knew.
+    /// Answer: `Done`.
     ReturnLease {
         /// Which.
         gfid: Gfid,
@@ -350,7 +361,8 @@ pub enum NamespaceOp {
         /// The last changes of attributes.
         set: SetAttr,
     },
-    /// After a restart of the service: the session holds these leases and has these files open. Answer: `Kept`.
+    /// After a restart of the service: the session holds these leases and has these files open.
+    /// Answer: `Kept`.
     Reclaim {
         /// What it holds.
         held: Vec<Held>,
@@ -360,13 +372,14 @@ pub enum NamespaceOp {
         mount: bool,
         /// It wants to know what became of the commits of this start and those after it.
         since: u64,
-        /// The start that answered the first request; 0 in the first. Another one takes none for the last.
+        /// The start that answered the first request; 0 in the first. Another one takes none for
+        /// the last.
         begun: u64,
         /// Nothing follows in a further request.
         last: bool,
     },
-    /// The session is a mount: its kernel caches names and attributes. Before it is answered, nobody else may count on
-    /// being the only one. Answer: `Done`.
+    /// The session is a mount: its kernel caches names and attributes. Before it is answered,
+    /// nobody else may count on being the only one. Answer: `Done`.
     Mount,
     /// About byte-range locks. Answer: see [`LockOp`].
     Lock {
@@ -377,7 +390,8 @@ pub enum NamespaceOp {
         /// What.
         op: LockOp,
     },
-    /// Sets the flags of a file or directory; who may is for the client's kernel to decide. Answer: `Attr`.
+    /// Sets the flags of a file or directory; who may is for the client's kernel to decide. Answer:
+    /// `Attr`.
     SetFlags {
         /// Which.
         gfid: Gfid,
@@ -432,7 +446,8 @@ pub enum NamespaceOp {
 }
 
 impl NamespaceOp {
-    /// May a session ask this after another one that died with it unanswered? True for what changes nothing.
+    /// May a session ask this after another one that died with it unanswered? True for what changes
+    /// nothing.
     pub const fn is_question(&self) -> bool {
         matches!(
             self,
@@ -484,10 +499,14 @@ pub struct Held {
     pub open: bool,
 }
 
-/// A commit of the service's store. What is carried out by one is in the store as a whole or not at all, and not without all before it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+/// A commit of the service's store. What is carried out by one is in the store as a whole or not at
+/// all, and not without all before it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Commit {
-    /// How often the service had been started; never the same for two starts, whatever was lost between them.
+    /// How often the service had been started; never the same for two starts, whatever was lost
+    /// between them.
     pub start: u64,
     /// How many commits there were since.
     pub number: u64,
@@ -524,13 +543,14 @@ pub enum Reply {
     Errno(i32),
     /// The session is dead: open a new one.
     Fenced,
-    /// The service has just started and waits for leases to be reclaimed, or a recall takes long: ask again shortly,
-    /// with the same number.
+    /// The service has just started and waits for leases to be reclaimed, or a recall takes long:
+    /// ask again shortly, with the same number.
     TryAgain,
     /// To `Reclaim`.
     Kept {
-        /// The last commit that is left of each start in question, this one's last. Those that came later, and whole starts that are not
-        /// named, were lost with the power of the service's machine.
+        /// The last commit that is left of each start in question, this one's last. Those that came
+        /// later, and whole starts that are not named, were lost with the power of the service's
+        /// machine.
         commits: Vec<Commit>,
         /// Files of which the session has no lease any more, or which are gone.
         refused: Vec<Gfid>,
@@ -544,13 +564,15 @@ pub enum Reply {
 pub struct Answer {
     /// The reply.
     pub reply: Reply,
-    /// For this time, counted from when it asked, the session is the only mount: names and attributes may be cached
-    /// without asking. Milliseconds; 0: ask every time.
+    /// For this time, counted from when it asked, the session is the only mount: names and
+    /// attributes may be cached without asking. Milliseconds; 0: ask every time.
     pub alone_ms: u32,
-    /// The term in which it is. Names and attributes learned in one are not true in another: another mount was there in
-    /// between, or the service has changed something by itself. Terms grow, also over restarts of the service.
+    /// The term in which it is. Names and attributes learned in one are not true in another:
+    /// another mount was there in between, or the service has changed something by itself. Terms
+    /// grow, also over restarts of the service.
     pub alone_term: u64,
-    /// For the only mount: the attributes of the directories that the operation changed, as they are now.
+    /// For the only mount: the attributes of the directories that the operation changed, as they
+    /// are now.
     pub dirs: Vec<Attr>,
     /// The last commit: what the answer tells is in it, or in one before it.
     pub commit: Commit,
@@ -566,8 +588,8 @@ impl Answer {
     }
 }
 
-/// The service asks a session to give a lease back, down to `keep`; the session answers with `ReturnLease` when its
-/// writes on the file are stable.
+/// The service asks a session to give a lease back, down to `keep`; the session answers with
+/// `ReturnLease` when its writes on the file are stable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recall {
     /// Which file.

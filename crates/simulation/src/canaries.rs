@@ -9,11 +9,11 @@ use std::ops::Range;
 /// Where to look for a rule.
 #[derive(Clone, Copy, Debug)]
 pub enum Canary {
-    /// An invariant breaks within a few walks from this seed on. Should it not, as the code has changed, all focuses are
-    /// searched.
+    /// An invariant breaks within a few walks from this seed on. Should it not, as the code has
+    /// changed, all focuses are searched.
     Breaks(Focus, u64),
-    /// Another rule does the same work: with both off an invariant breaks in some walk from this seed on, and in the same
-    /// history with either of them on none does.
+    /// Another rule does the same work: with both off an invariant breaks in some walk from this
+    /// seed on, and in the same history with either of them on none does.
     Covered {
         /// The other rule.
         by: Rule,
@@ -45,7 +45,9 @@ pub fn search(rules: Rules, focus: Focus, seed: u64) -> (Focus, Run) {
         for focus in Focus::ALL {
             let run = walk(rules, focus, from..from + WALKS_AT_ONCE, true, |_| true);
             match &run.found {
-                Some(found) if found.what.starts_with("progress") => stuck = stuck.or(Some((focus, run))),
+                Some(found) if found.what.starts_with("progress") => {
+                    stuck = stuck.or(Some((focus, run)))
+                }
                 Some(_) => return (focus, run),
                 None => {}
             }
@@ -63,12 +65,13 @@ pub fn search_quorum(rules: Rules, seed: u64) -> quorum::Run {
     if run.found.is_some() { run } else { quorum::walk(rules, 1..WALKS_MAX, true, |_| true) }
 }
 
-/// Looks for a history that breaks an invariant without both of two rules, and does not with either one of them.
-/// `both`: without the two; `each`: without one of them.
+/// Looks for a history that breaks an invariant without both of two rules, and does not with either
+/// one of them. `both`: without the two; `each`: without one of them.
 pub fn search_pair(both: Rules, each: [Rules; 2], focus: Focus, seed: u64) -> (Focus, Run) {
     let firsts = std::iter::once((focus, seed..seed + WALKS));
     let ranges = (1..WALKS_MAX).step_by(WALKS_AT_ONCE as usize);
-    let others = ranges.flat_map(|from| Focus::ALL.map(|focus| (focus, from..from + WALKS_AT_ONCE)));
+    let others =
+        ranges.flat_map(|from| Focus::ALL.map(|focus| (focus, from..from + WALKS_AT_ONCE)));
     let mut last = Run::default();
     for (focus, seeds) in firsts.chain(others) {
         last = walk_pair(both, each, focus, seeds);
@@ -86,7 +89,8 @@ pub fn walk_pair(both: Rules, each: [Rules; 2], focus: Focus, seeds: Range<u64>)
         let one = walk(both, focus, seed..seed + 1, false, |_| true);
         run.walks += 1;
         let only_both = |found: &Found| {
-            breaks_again(both, focus, found) && !each.iter().any(|rules| breaks_again(*rules, focus, found))
+            breaks_again(both, focus, found)
+                && !each.iter().any(|rules| breaks_again(*rules, focus, found))
         };
         if let Some(found) = one.found.filter(only_both) {
             run.found = Some(found);

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Drives the write protocol's real state machines through random faults, and checks its invariants.
+/// Drives the write protocol's real state machines through random faults, and checks its
+/// invariants.
 #[derive(Parser)]
 #[command(name = "cargo xtask sim")]
 struct Cli {
@@ -69,26 +70,32 @@ fn without(off: &[Rule]) -> Result<Rules, String> {
 fn without(off: &[Rule]) -> Result<Rules, String> {
     match off {
         [] => Ok(Rules::default()),
-        [rule, ..] => {
-            Err(format!("{} cannot be turned off: this was built without the feature `switches`", rule.name()))
-        }
+        [rule, ..] => Err(format!(
+            "{} cannot be turned off: this was built without the feature `switches`",
+            rule.name()
+        )),
     }
 }
 
 /// The rules that `--off` names.
 fn named(names: Option<&str>) -> Result<Vec<Rule>, String> {
     let names = names.into_iter().flat_map(|names| names.split(','));
-    names.map(|name| Rule::named(name).ok_or_else(|| format!("there is no rule {name:?}"))).collect()
+    names
+        .map(|name| Rule::named(name).ok_or_else(|| format!("there is no rule {name:?}")))
+        .collect()
 }
 
 fn one(cli: &Cli) -> Result<bool, String> {
-    let focus = Focus::named(&cli.focus).ok_or_else(|| format!("there is no focus {:?}", cli.focus))?;
+    let focus =
+        Focus::named(&cli.focus).ok_or_else(|| format!("there is no focus {:?}", cli.focus))?;
     let off = named(cli.off.as_deref())?;
     let rules = without(&off)?;
     let until = Instant::now() + Duration::from_secs(cli.seconds);
     let seeds = cli.seed..cli.seed.saturating_add(cli.seeds.unwrap_or(u64::MAX));
     let begin = Instant::now();
-    let run = walk(rules, focus, seeds, cli.off.is_some(), |_| cli.seeds.is_some() || Instant::now() < until);
+    let run = walk(rules, focus, seeds, cli.off.is_some(), |_| {
+        cli.seeds.is_some() || Instant::now() < until
+    });
     for (what, n) in &run.covered {
         println!("{n:10} {what}");
     }
@@ -117,7 +124,8 @@ fn one_quorum(cli: &Cli) -> Result<bool, String> {
     }
     println!("{} walks of replicated logs from seed {}", run.walks, cli.seed);
     let Some(found) = &run.found else {
-        let wanted = quorum::STATES.iter().copied().chain(quorum::Fault::ALL.map(quorum::Fault::counted));
+        let wanted =
+            quorum::STATES.iter().copied().chain(quorum::Fault::ALL.map(quorum::Fault::counted));
         let missed: Vec<_> = wanted.filter(|what| !run.covered.contains_key(what)).collect();
         let proves = run.walks < quorum::WALKS_TO_REACH_ALL || missed.is_empty();
         if !proves {
@@ -133,9 +141,14 @@ fn one_quorum(cli: &Cli) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Tells what broke. Of a history that no single one of several rules breaks, what is shown is not broken by one either.
+/// Tells what broke. Of a history that no single one of several rules breaks, what is shown is not
+/// broken by one either.
 fn tell(off: &[Rule], focus: Focus, found: &Found, cli: &Cli) -> Result<(), String> {
-    let each = if off.len() > 1 { off.iter().map(|rule| without(&[*rule])).collect() } else { Ok(Vec::new()) }?;
+    let each = if off.len() > 1 {
+        off.iter().map(|rule| without(&[*rule])).collect()
+    } else {
+        Ok(Vec::new())
+    }?;
     let all_needed = !each.iter().any(|rules| breaks_again(*rules, focus, found));
     let (short, story) = shrink(without(off)?, if all_needed { &each } else { &[] }, focus, found);
     println!("broken: {} (seed {}, {} steps)", found.what, found.seed, found.trace.len());
@@ -174,10 +187,16 @@ fn show(rule: Rule) -> Result<bool, String> {
     }
     let (names, seed, (focus, run)) = match canary(rule) {
         Canary::Quorum(_) => unreachable!("it was shown"),
-        Canary::Breaks(focus, seed) => (rule.name().to_owned(), seed, search(without(&[rule])?, focus, seed)),
+        Canary::Breaks(focus, seed) => {
+            (rule.name().to_owned(), seed, search(without(&[rule])?, focus, seed))
+        }
         Canary::Covered { by, focus, seed } => {
             let (both, each) = pair(rule, by)?;
-            (format!("{} with {}", rule.name(), by.name()), seed, search_pair(both, each, focus, seed))
+            (
+                format!("{} with {}", rule.name(), by.name()),
+                seed,
+                search_pair(both, each, focus, seed),
+            )
         }
     };
     match &run.found {
@@ -213,7 +232,11 @@ fn find(cli: &Cli, seconds: u64) -> Result<bool, String> {
     for &rule in Rule::ALL.iter().filter(|rule| only.is_empty() || only.contains(rule)) {
         if let Canary::Quorum(_) = canary(rule) {
             let until = Instant::now() + Duration::from_secs(seconds);
-            show_quorum(rule, 1, &quorum::walk(without(&[rule])?, 1..u64::MAX, true, |_| Instant::now() < until));
+            show_quorum(
+                rule,
+                1,
+                &quorum::walk(without(&[rule])?, 1..u64::MAX, true, |_| Instant::now() < until),
+            );
             continue;
         }
         let (walks, found) = match canary(rule) {
@@ -227,22 +250,30 @@ fn find(cli: &Cli, seconds: u64) -> Result<bool, String> {
             }
         };
         match found {
-            Some((focus, found)) => println!("{}: Focus::{focus:?}, {} - {}", rule.name(), found.seed, found.what),
+            Some((focus, found)) => {
+                println!("{}: Focus::{focus:?}, {} - {}", rule.name(), found.seed, found.what)
+            }
             None => println!("SILENT {} in {walks} walks", rule.name()),
         }
     }
     Ok(true)
 }
 
-/// Where such walks find something first; that one never comes to rest counts only if nothing else is found.
-fn first_of(seconds: u64, mut walks: impl FnMut(Focus, Range<u64>) -> Run) -> (u64, Option<(Focus, Found)>) {
+/// Where such walks find something first; that one never comes to rest counts only if nothing else
+/// is found.
+fn first_of(
+    seconds: u64,
+    mut walks: impl FnMut(Focus, Range<u64>) -> Run,
+) -> (u64, Option<(Focus, Found)>) {
     let (begin, mut done, mut stuck) = (Instant::now(), 0, None);
     for from in (1..).step_by(200) {
         for focus in Focus::ALL {
             let run = walks(focus, from..from + 200);
             done += run.walks;
             match run.found {
-                Some(found) if found.what.starts_with("progress") => stuck = stuck.or(Some((focus, found))),
+                Some(found) if found.what.starts_with("progress") => {
+                    stuck = stuck.or(Some((focus, found)))
+                }
                 Some(found) => return (done, Some((focus, found))),
                 None => {}
             }

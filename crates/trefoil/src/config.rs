@@ -43,7 +43,8 @@ pub enum ConfigCommand {
 /// Does it.
 ///
 /// # Errors
-/// [`OperatorError::Refused`] for unknown targets and keys, bad values, and settings that only a restart reads.
+/// [`OperatorError::Refused`] for unknown targets and keys, bad values, and settings that only a
+/// restart reads.
 pub fn run(cluster: &Cluster, command: ConfigCommand) -> Result<(), OperatorError> {
     match command {
         ConfigCommand::Show { target, json } => {
@@ -59,9 +60,11 @@ pub fn run(cluster: &Cluster, command: ConfigCommand) -> Result<(), OperatorErro
                 AdminReply::Changed(Setting { key, value, .. }) => {
                     output::line(&format!("{target}: {key} = {value}, until it stops"))
                 }
-                AdminReply::NeedsRestart(Setting { key, value, .. }) => Err(OperatorError::Refused(format!(
-                    "{key} needs a restart and is still {value}: set it in the configuration file of {target}, then restart it"
-                ))),
+                AdminReply::NeedsRestart(Setting { key, value, .. }) => {
+                    Err(OperatorError::Refused(format!(
+                        "{key} needs a restart and is still {value}: set it in the configuration file of {target}, then restart it"
+                    )))
+                }
                 other => Err(unexpected(other)),
             }
         }
@@ -69,20 +72,30 @@ pub fn run(cluster: &Cluster, command: ConfigCommand) -> Result<(), OperatorErro
 }
 
 /// Asks a daemon, which the cluster map finds, or through the monitor a client.
-fn ask(cluster: &Cluster, target: &str, request: &AdminRequest) -> Result<AdminReply, OperatorError> {
+fn ask(
+    cluster: &Cluster,
+    target: &str,
+    request: &AdminRequest,
+) -> Result<AdminReply, OperatorError> {
     let all = telemetry::targets(&cluster.status()?, &cluster.monitor);
     let found = telemetry::wanted(all, &[target.to_owned()])?;
     let silent = |reason: String| OperatorError::Silent { name: target.to_owned(), reason };
     let (addr, kind, front) = match found.iter().find_map(telemetry::Target::session) {
-        Some(session) => (&*cluster.monitor, Kind::ClientAdmin, protocol::encode(&(session, request))),
+        Some(session) => {
+            (&*cluster.monitor, Kind::ClientAdmin, protocol::encode(&(session, request)))
+        }
         None => {
-            let addr = found.iter().find_map(telemetry::Target::addr).ok_or_else(|| silent("it is down".into()))?;
+            let addr = found
+                .iter()
+                .find_map(telemetry::Target::addr)
+                .ok_or_else(|| silent("it is down".into()))?;
             (addr, Kind::Admin, protocol::encode(request))
         }
     };
     let reply = call(addr, kind, front, cluster.timeout).map_err(silent)?;
     if reply.kind == Kind::AdminReply.to_u16() {
-        return protocol::decode("admin reply", &reply.front).map_err(|error| silent(error.to_string()));
+        return protocol::decode("admin reply", &reply.front)
+            .map_err(|error| silent(error.to_string()));
     }
     match protocol::decode("monitor reply", &reply.front) {
         Ok(MonitorReply::Refused(why)) => Err(silent(why)),
@@ -111,7 +124,11 @@ fn table(settings: &[Setting]) -> String {
         let default = if *is_default { " (default)" } else { "" };
         let live = if *is_live { "live" } else { "restart" };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{key:width$}  {live:7}  {value}{default}\n{:width$}           {help}", "");
+        let _ = writeln!(
+            text,
+            "{key:width$}  {live:7}  {value}{default}\n{:width$}           {help}",
+            ""
+        );
     }
     text
 }
@@ -153,7 +170,9 @@ mod tests {
         };
         let settings = [setting("a_key", true, false), setting("another_key", false, true)];
         let text = table(&settings);
-        for part in ["a_key        live     7\n", "another_key  restart  7 (default)\n", "What it is"] {
+        for part in
+            ["a_key        live     7\n", "another_key  restart  7 (default)\n", "What it is"]
+        {
             assert!(text.contains(part), "{text}");
         }
         let json: serde_json::Value = serde_json::from_str(&to_json(&settings)).unwrap();

@@ -84,7 +84,9 @@ impl OperatorError {
             OperatorError::File { .. } => 1,
             OperatorError::Unconfirmed(_) => 2,
             OperatorError::Unreachable { .. } | OperatorError::Silent { .. } => 3,
-            OperatorError::NoPool { .. } | OperatorError::NoObject(_) | OperatorError::NoTarget { .. } => 4,
+            OperatorError::NoPool { .. }
+            | OperatorError::NoObject(_)
+            | OperatorError::NoTarget { .. } => 4,
             OperatorError::Volume(VolumeError::Local { .. }) => 1,
             OperatorError::Volume(VolumeError::BadName(..) | VolumeError::Invalid(_)) => 2,
             OperatorError::Volume(VolumeError::NoVolume(_) | VolumeError::NoPool { .. }) => 4,
@@ -98,7 +100,9 @@ impl OperatorError {
     pub fn unexpected(reply: &MonitorReply) -> OperatorError {
         match reply {
             MonitorReply::Refused(why) => OperatorError::Refused(why.clone()),
-            other => OperatorError::Refused(format!("the monitor gave an unexpected answer: {other:?}")),
+            other => {
+                OperatorError::Refused(format!("the monitor gave an unexpected answer: {other:?}"))
+            }
         }
     }
 
@@ -107,7 +111,9 @@ impl OperatorError {
         const ENOENT: i32 = 2;
         match error {
             ClientError::Posix(ENOENT) => OperatorError::NoObject(object.to_owned()),
-            ClientError::Connect { monitor, reason } => OperatorError::Unreachable { monitor, reason },
+            ClientError::Connect { monitor, reason } => {
+                OperatorError::Unreachable { monitor, reason }
+            }
             other => OperatorError::Refused(other.to_string()),
         }
     }

@@ -61,8 +61,10 @@ pub fn run(cluster: &Cluster, command: NbdCommand) -> Result<(), OperatorError> 
     let NbdCommand::Serve(args) = command;
     // Before the volume is taken: where nobody can connect nothing is to be served.
     let listeners = listeners(&args)?;
-    let uris = listeners.iter().map(|l| l.uri(args.name.as_str())).collect::<Result<Vec<_>, _>>()?;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(VolumeError::local("cannot wait for signals"))?;
+    let uris =
+        listeners.iter().map(|l| l.uri(args.name.as_str())).collect::<Result<Vec<_>, _>>()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(VolumeError::local("cannot wait for signals"))?;
     let what = format!("nbd {}", args.name);
     let volumes = volumes_of::connect(cluster, &what, Duration::from_secs(args.io_timeout))?;
     let access = if args.read_only { Access::Read } else { Access::Write };
@@ -75,8 +77,12 @@ pub fn run(cluster: &Cluster, command: NbdCommand) -> Result<(), OperatorError> 
             let _ = stop.send(Event::Stop);
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(waiting).map_err(VolumeError::local("no thread"))?;
-    let server = Server::start(volume, listeners, move |ended| drop(sender.send(Event::Ended(ended))))?;
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(waiting)
+        .map_err(VolumeError::local("no thread"))?;
+    let server =
+        Server::start(volume, listeners, move |ended| drop(sender.send(Event::Ended(ended))))?;
     uris.iter().try_for_each(|uri| output::line(&format!("ready: {uri}")))?;
     match events.recv() {
         Ok(Event::Ended(Ended::Taken(error))) => Err(error.into()),
@@ -90,7 +96,8 @@ pub fn run(cluster: &Cluster, command: NbdCommand) -> Result<(), OperatorError> 
 fn listeners(args: &ServeArgs) -> Result<Vec<Listener>, OperatorError> {
     let mut found = Vec::new();
     if let Some(path) = &args.socket {
-        let path = std::path::absolute(path).map_err(VolumeError::local(path.display().to_string()))?;
+        let path =
+            std::path::absolute(path).map_err(VolumeError::local(path.display().to_string()))?;
         found.push(Listener::unix(&path)?);
     }
     if let Some(addr) = &args.listen {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 /// What to do with objects.
 #[derive(Subcommand)]
 pub enum ObjectCommand {
-    /// Stores a file, or standard input, under a name; replaces what was there at once when all of it is stored
+    /// Stores a file, or standard input, under a name; replaces what was there at once when all of
+    /// it is stored
     Put {
         #[command(flatten)]
         object: ObjectArgs,
@@ -77,7 +78,8 @@ pub fn run(cluster: &Cluster, command: ObjectCommand) -> Result<(), OperatorErro
         | ObjectCommand::Rm { object }
         | ObjectCommand::Stat { object } => object.place.pool.clone(),
     };
-    // Before the session: a file that cannot be read needs no cluster, and a cluster that is not there is said at once.
+    // Before the session: a file that cannot be read needs no cluster, and a cluster that is not
+    // there is said at once.
     let source = match &command {
         ObjectCommand::Put { file, .. } => Some(Source::open(file.as_deref())?),
         _ => None,
@@ -107,7 +109,10 @@ struct Session {
 impl Session {
     fn open(cluster: &Cluster, pool: &str) -> Result<Session, OperatorError> {
         let failed = |e| OperatorError::of_client(e, "");
-        let config = ClientConfig { timeout: cluster.timeout, ..ClientConfig::new(&cluster.monitor, "trefoil object") };
+        let config = ClientConfig {
+            timeout: cluster.timeout,
+            ..ClientConfig::new(&cluster.monitor, "trefoil object")
+        };
         let client = Client::connect(config).map_err(failed)?;
         let map = client.map().map_err(failed)?;
         let Some((pool, _)) = map.pool_named(pool) else {
@@ -119,7 +124,9 @@ impl Session {
 
     fn put(&self, name: &str, mut source: Source) -> Result<(), OperatorError> {
         let bar = progress(source.length);
-        let stored = blob::put(&self.client, self.pool, name.as_bytes(), &mut source, &mut |n| bar.set_position(n));
+        let stored = blob::put(&self.client, self.pool, name.as_bytes(), &mut source, &mut |n| {
+            bar.set_position(n)
+        });
         bar.finish_and_clear();
         match (stored, source.failed) {
             (Ok(_), _) => Ok(()),
@@ -130,11 +137,13 @@ impl Session {
 
     fn get(&self, name: &str, file: Option<&Path>) -> Result<(), OperatorError> {
         // Asked first, so that nothing is made for an object that does not exist.
-        let stat =
-            blob::stat(&self.client, self.pool, name.as_bytes()).map_err(|e| OperatorError::of_client(e, name))?;
+        let stat = blob::stat(&self.client, self.pool, name.as_bytes())
+            .map_err(|e| OperatorError::of_client(e, name))?;
         let mut target = Target::open(file)?;
         let bar = progress(Some(stat.size));
-        let got = blob::get(&self.client, self.pool, name.as_bytes(), &mut target, &mut |n, _| bar.set_position(n));
+        let got = blob::get(&self.client, self.pool, name.as_bytes(), &mut target, &mut |n, _| {
+            bar.set_position(n)
+        });
         bar.finish_and_clear();
         match (got, target.failed.take()) {
             (Ok(_), _) => target.finish(),
@@ -157,14 +166,17 @@ impl Session {
     }
 
     fn rm(&self, name: &str) -> Result<(), OperatorError> {
-        blob::remove(&self.client, self.pool, name.as_bytes()).map_err(|e| OperatorError::of_client(e, name))
+        blob::remove(&self.client, self.pool, name.as_bytes())
+            .map_err(|e| OperatorError::of_client(e, name))
     }
 
     fn stat(&self, name: &str) -> Result<(), OperatorError> {
-        let stat =
-            blob::stat(&self.client, self.pool, name.as_bytes()).map_err(|e| OperatorError::of_client(e, name))?;
+        let stat = blob::stat(&self.client, self.pool, name.as_bytes())
+            .map_err(|e| OperatorError::of_client(e, name))?;
         let (size, units) = (stat.size, table::bytes(stat.size));
         let modified = table::time(stat.mtime.secs, stat.mtime.nanos);
-        output::line(&format!("name      {name}\nsize      {size} bytes ({units})\nmodified  {modified}"))
+        output::line(&format!(
+            "name      {name}\nsize      {size} bytes ({units})\nmodified  {modified}"
+        ))
     }
 }

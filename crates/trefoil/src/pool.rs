@@ -55,21 +55,33 @@ pub fn run(cluster: &Cluster, command: PoolCommand) -> Result<(), OperatorError>
         PoolCommand::Get { name, key } => {
             let pools = cluster.status()?.pools;
             let found = pools.iter().find(|pool| pool.name == name);
-            let known = || pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
-            let no_pool = || OperatorError::Refused(format!("there is no pool {name:?}; there are: {}", known()));
+            let known =
+                || pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
+            let no_pool = || {
+                OperatorError::Refused(format!("there is no pool {name:?}; there are: {}", known()))
+            };
             output::text(&shown(found.ok_or_else(no_pool)?, key.as_deref())?)
         }
         PoolCommand::Rename { name, new_name } => {
-            let request = MonitorRequest::RenamePool { name: name.clone(), new_name: new_name.clone() };
+            let request =
+                MonitorRequest::RenamePool { name: name.clone(), new_name: new_name.clone() };
             match cluster.ask(&request)? {
-                MonitorReply::Done(_) => output::line(&format!("pool `{name}` is now `{new_name}`")),
+                MonitorReply::Done(_) => {
+                    output::line(&format!("pool `{name}` is now `{new_name}`"))
+                }
                 other => Err(OperatorError::unexpected(&other)),
             }
         }
         PoolCommand::Create { name, k, m, chunk_bytes, pg_num } => {
             let profile = profile(k, m, chunk_bytes)?;
-            match cluster.ask(&MonitorRequest::CreatePool { name: name.clone(), profile, pg_num })? {
-                MonitorReply::Done(epoch) => output::line(&format!("pool `{name}` made in epoch {}", epoch.get())),
+            match cluster.ask(&MonitorRequest::CreatePool {
+                name: name.clone(),
+                profile,
+                pg_num,
+            })? {
+                MonitorReply::Done(epoch) => {
+                    output::line(&format!("pool `{name}` made in epoch {}", epoch.get()))
+                }
                 other => Err(OperatorError::unexpected(&other)),
             }
         }

@@ -34,14 +34,21 @@
 
 use protocol::SessionId;
 use protocol::health::HealthCheck;
-use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus};
+use protocol::monitor::{
+    ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus,
+};
 use protocol::scrub::{ScrubFinding, ScrubReport, ScrubTotals};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// All conditions, in the order in which they are shown.
-pub const CONDITIONS: [PgCondition; 5] =
-    [PgCondition::Clean, PgCondition::Degraded, PgCondition::Recovering, PgCondition::Peering, PgCondition::Down];
+pub const CONDITIONS: [PgCondition; 5] = [
+    PgCondition::Clean,
+    PgCondition::Degraded,
+    PgCondition::Recovering,
+    PgCondition::Peering,
+    PgCondition::Down,
+];
 
 #[derive(Serialize)]
 struct StatusJson<'a> {
@@ -184,7 +191,12 @@ pub fn to_json(status: &ClusterStatus) -> String {
         },
         scrub: FindingsJson {
             open: status.osds.iter().map(|osd| osd.report.scrub.open).sum(),
-            findings: status.osds.iter().flat_map(|osd| &osd.report.scrub.findings).map(finding).collect(),
+            findings: status
+                .osds
+                .iter()
+                .flat_map(|osd| &osd.report.scrub.findings)
+                .map(finding)
+                .collect(),
         },
         clients: status.clients.iter().map(client).collect(),
         mds: status.mds.map(|addr| addr.to_string()),
@@ -197,13 +209,22 @@ pub fn to_json(status: &ClusterStatus) -> String {
 
 /// The health alone as pretty-printed JSON, as in the status.
 pub fn health_to_json(status: &ClusterStatus) -> String {
-    let json = HealthJson { health: health(status.health), checks: status.checks.iter().map(check).collect() };
+    let json = HealthJson {
+        health: health(status.health),
+        checks: status.checks.iter().map(check).collect(),
+    };
     serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
 }
 
 fn check(check: &HealthCheck) -> CheckJson<'_> {
     let HealthCheck { code, severity, summary, detail, since_secs } = check;
-    CheckJson { code: code.as_str(), severity: health(*severity), summary, detail, since_s: *since_secs }
+    CheckJson {
+        code: code.as_str(),
+        severity: health(*severity),
+        summary,
+        detail,
+        since_s: *since_secs,
+    }
 }
 
 /// Number of PGs in a condition.
@@ -233,7 +254,11 @@ pub fn condition(condition: PgCondition) -> &'static str {
 
 fn client((session, name): &(SessionId, String)) -> ClientJson<'_> {
     let kind = if crate::table::is_daemon(name) { "daemon" } else { "client" };
-    ClientJson { session: session.get(), name: name.strip_prefix(DAEMON_SESSION).unwrap_or(name), kind }
+    ClientJson {
+        session: session.get(),
+        name: name.strip_prefix(DAEMON_SESSION).unwrap_or(name),
+        kind,
+    }
 }
 
 fn osd(osd: &OsdStatus) -> OsdJson<'_> {
@@ -272,11 +297,20 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
 
 fn scrub(report: &ScrubReport) -> ScrubJson {
     let ScrubTotals { pgs, objects, bytes, found, repaired, skipped } = report.totals;
-    ScrubJson { running: report.running.map(|pg| pg.to_string()), pgs, objects, bytes, found, repaired, skipped }
+    ScrubJson {
+        running: report.running.map(|pg| pg.to_string()),
+        pgs,
+        objects,
+        bytes,
+        found,
+        repaired,
+        skipped,
+    }
 }
 
 fn finding(finding: &ScrubFinding) -> FindingJson {
-    let wrong = finding.wrong.iter().filter_map(|shard| finding.acting.get(usize::from(shard.get())));
+    let wrong =
+        finding.wrong.iter().filter_map(|shard| finding.acting.get(usize::from(shard.get())));
     FindingJson {
         pg: finding.pg.to_string(),
         object: finding.object.to_string(),
@@ -386,8 +420,14 @@ pub mod tests {
         assert_eq!(json["recovery"]["seconds_left"], 7);
         assert_eq!(json["pools"][0]["k"], 2);
         let daemon = &json["clients"][0];
-        assert_eq!((&daemon["kind"], &daemon["name"]), (&"daemon".into(), &"mds: deletes objects".into()));
-        assert_eq!((&json["clients"][1]["session"], &json["clients"][1]["kind"]), (&9.into(), &"client".into()));
+        assert_eq!(
+            (&daemon["kind"], &daemon["name"]),
+            (&"daemon".into(), &"mds: deletes objects".into())
+        );
+        assert_eq!(
+            (&json["clients"][1]["session"], &json["clients"][1]["kind"]),
+            (&9.into(), &"client".into())
+        );
         assert_eq!((&json["mds"], &json["mds_silent_s"]), (&"127.0.0.1:7401".into(), &40.into()));
     }
 }

@@ -44,7 +44,8 @@ impl Source {
         };
         let name = path.display().to_string();
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
-        let (meta, file) = opened.map_err(|source| OperatorError::File { path: name.clone(), source })?;
+        let (meta, file) =
+            opened.map_err(|source| OperatorError::File { path: name.clone(), source })?;
         if meta.is_dir() {
             let source = io::Error::from(io::ErrorKind::IsADirectory);
             return Err(OperatorError::File { path: name, source });
@@ -71,7 +72,9 @@ impl volume::copy::Source for Source {
 
     /// Of a regular file what its file system says.
     fn skip_hole(&mut self) -> io::Result<u64> {
-        let (Reader::File(file), Some(length)) = (&mut self.reader, self.length) else { return Ok(0) };
+        let (Reader::File(file), Some(length)) = (&mut self.reader, self.length) else {
+            return Ok(0);
+        };
         let here = file.stream_position()?;
         let data = match rustix::fs::seek(&*file, rustix::fs::SeekFrom::Data(here)) {
             Ok(data) => data,
@@ -105,18 +108,23 @@ impl Target {
         };
         let path = path.to_path_buf();
         let opened = match path.metadata() {
-            Ok(meta) if !meta.is_file() && !meta.is_dir() => {
-                File::options().write(true).open(&path).map(|f| TargetKind::Special(f, path.clone()))
-            }
+            Ok(meta) if !meta.is_file() && !meta.is_dir() => File::options()
+                .write(true)
+                .open(&path)
+                .map(|f| TargetKind::Special(f, path.clone())),
             Ok(meta) if meta.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
             _ => {
-                let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                let made =
-                    tempfile::Builder::new().prefix(".trefoil-").permissions(permissions(&path)).tempfile_in(dir);
+                let dir =
+                    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let made = tempfile::Builder::new()
+                    .prefix(".trefoil-")
+                    .permissions(permissions(&path))
+                    .tempfile_in(dir);
                 made.map(|file| TargetKind::Regular(file, path.clone()))
             }
         };
-        let kind = opened.map_err(|source| OperatorError::File { path: path.display().to_string(), source })?;
+        let kind = opened
+            .map_err(|source| OperatorError::File { path: path.display().to_string(), source })?;
         Ok(Target { kind, failed: None })
     }
 
@@ -127,7 +135,10 @@ impl Target {
             TargetKind::Special(..) => Ok(()),
             TargetKind::Regular(file, path) => {
                 let kept = file.persist(&path);
-                kept.map(drop).map_err(|e| OperatorError::File { path: path.display().to_string(), source: e.error })
+                kept.map(drop).map_err(|e| OperatorError::File {
+                    path: path.display().to_string(),
+                    source: e.error,
+                })
             }
         }
     }
@@ -184,7 +195,8 @@ impl volume::copy::Target for Target {
 /// Passes a result on, and keeps what the system said if it is an error.
 fn keep<T>(slot: &mut Option<io::Error>, result: io::Result<T>) -> io::Result<T> {
     result.inspect_err(|error| {
-        let copy = error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+        let copy =
+            error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
         *slot = Some(copy);
     })
 }

@@ -165,9 +165,15 @@ pub fn run(cluster: &Cluster, command: VolumeCommand) -> Result<(), OperatorErro
     done.and(volumes.close().map_err(OperatorError::from))
 }
 
-fn carry_out(volumes: &Volumes, command: VolumeCommand, source: Option<Source>) -> Result<(), OperatorError> {
+fn carry_out(
+    volumes: &Volumes,
+    command: VolumeCommand,
+    source: Option<Source>,
+) -> Result<(), OperatorError> {
     match command {
-        VolumeCommand::Create { name, size, pool } => Ok(volumes.create(&name, size, pool.as_deref())?),
+        VolumeCommand::Create { name, size, pool } => {
+            Ok(volumes.create(&name, size, pool.as_deref())?)
+        }
         VolumeCommand::Ls => {
             let row = |(name, size): (VolumeName, u64)| [name.to_string(), table::bytes(size)];
             output::text(&table::columns(["volume", "size"], volumes.list()?.into_iter().map(row)))
@@ -177,7 +183,9 @@ fn carry_out(volumes: &Volumes, command: VolumeCommand, source: Option<Source>) 
             let now = volumes.info(&name)?.size;
             if size < now && !yes {
                 let (now, then) = (table::bytes(now), table::bytes(size));
-                confirm::ask(&format!("volume `{name}` has {now}; what lies beyond {then} will be lost"))?;
+                confirm::ask(&format!(
+                    "volume `{name}` has {now}; what lies beyond {then} will be lost"
+                ))?;
             }
             Ok(volumes.resize(&name, size)?)
         }
@@ -185,7 +193,9 @@ fn carry_out(volumes: &Volumes, command: VolumeCommand, source: Option<Source>) 
             let info = volumes.info(&name)?;
             if !yes {
                 let (size, used) = (table::bytes(info.size), table::bytes(info.used));
-                confirm::ask(&format!("volume `{name}` of {size}, with {used} of data, will be removed"))?;
+                confirm::ask(&format!(
+                    "volume `{name}` of {size}, with {used} of data, will be removed"
+                ))?;
             }
             Ok(volumes.remove(&name)?)
         }
@@ -194,18 +204,25 @@ fn carry_out(volumes: &Volumes, command: VolumeCommand, source: Option<Source>) 
             import(volumes, &name, pool.as_deref(), source)
         }
         VolumeCommand::Export { name, file } => export(volumes, &name, Target::open(Some(&file))?),
-        VolumeCommand::Set { name, limits } => Ok(volumes.set_limits(&name, limits.change(volumes.limits(&name)?))?),
+        VolumeCommand::Set { name, limits } => {
+            Ok(volumes.set_limits(&name, limits.change(volumes.limits(&name)?))?)
+        }
     }
 }
 
-fn import(volumes: &Volumes, name: &VolumeName, pool: Option<&str>, mut source: Source) -> Result<(), OperatorError> {
+fn import(
+    volumes: &Volumes,
+    name: &VolumeName,
+    pool: Option<&str>,
+    mut source: Source,
+) -> Result<(), OperatorError> {
     let (bar, length) = (progress(source.length), source.length);
     let made = copy::import(volumes, name, pool, &mut source, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
     match (made, source.failed) {
-        (Ok(size), _) if length.is_some_and(|length| length < size) => {
-            output::line(&format!("volume `{name}` has {size} bytes: the last sector was filled up with zeros"))
-        }
+        (Ok(size), _) if length.is_some_and(|length| length < size) => output::line(&format!(
+            "volume `{name}` has {size} bytes: the last sector was filled up with zeros"
+        )),
         (Ok(_), _) => Ok(()),
         (Err(_), Some(error)) => Err(OperatorError::File { path: source.path, source: error }),
         (Err(error), None) => Err(error.into()),
@@ -236,7 +253,10 @@ fn described(info: &VolumeInfo) -> String {
     for (name, rate) in Rate::ALL.iter().filter(|(_, rate)| info.limits.get(*rate) > 0) {
         rows.push((name, format!("{} in a second", info.limits.get(*rate))));
     }
-    rows.push(("open", info.holder.as_ref().map_or_else(|| "by nobody".to_owned(), |by| format!("by {by}"))));
+    rows.push((
+        "open",
+        info.holder.as_ref().map_or_else(|| "by nobody".to_owned(), |by| format!("by {by}")),
+    ));
     rows.iter().map(|(name, value)| format!("{name:11} {value}\n")).collect()
 }
 
@@ -246,7 +266,9 @@ mod tests {
 
     #[test]
     fn sizes_have_units_of_1024() {
-        for (text, bytes) in [("512", 512), ("10GiB", 10 << 30), ("1 MiB", 1 << 20), ("2K", 2048), ("1T", 1 << 40)] {
+        for (text, bytes) in
+            [("512", 512), ("10GiB", 10 << 30), ("1 MiB", 1 << 20), ("2K", 2048), ("1T", 1 << 40)]
+        {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for bad in ["", "GiB", "-1", "1.5GiB", "10GB", "99999999999P", "1 2"] {

@@ -76,19 +76,27 @@ pub fn import(
     source: &mut dyn Source,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, VolumeError> {
-    let first = source.length().unwrap_or(GROW_BYTES).next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES);
+    let first =
+        source.length().unwrap_or(GROW_BYTES).next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES);
     let volume = volumes.begin(name, first, pool)?;
     let read = fill(&volume, source, progress)?;
     if read == 0 {
-        return Err(VolumeError::Invalid("there is nothing to import: 0 bytes are no volume".into()));
+        return Err(VolumeError::Invalid(
+            "there is nothing to import: 0 bytes are no volume".into(),
+        ));
     }
     let size = read.next_multiple_of(SECTOR_BYTES);
     volumes.publish(volume, size)?;
     Ok(size)
 }
 
-fn fill(volume: &Volume, source: &mut dyn Source, progress: &mut dyn FnMut(u64)) -> Result<u64, VolumeError> {
-    let failed = |source| VolumeError::Local { what: "reading what is to be imported".into(), source };
+fn fill(
+    volume: &Volume,
+    source: &mut dyn Source,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, VolumeError> {
+    let failed =
+        |source| VolumeError::Local { what: "reading what is to be imported".into(), source };
     let (mut at, mut under_way) = (0u64, VecDeque::new());
     loop {
         at += source.skip_hole().map_err(failed)?;
@@ -99,7 +107,9 @@ fn fill(volume: &Volume, source: &mut dyn Source, progress: &mut dyn FnMut(u64))
         }
         let len = piece.len() as u64;
         if at + len > volume.size() {
-            return Err(VolumeError::Invalid("what is imported is longer than it said, or than 1 TiB".into()));
+            return Err(VolumeError::Invalid(
+                "what is imported is longer than it said, or than 1 TiB".into(),
+            ));
         }
         for run in data_runs(&piece) {
             let (offset, data) = (at + run.start as u64, piece.slice(run));
@@ -157,18 +167,26 @@ pub fn export(
     drained.and(closed).map(|()| volume.size())
 }
 
-fn drain(volume: &Volume, target: &mut dyn Target, progress: &mut dyn FnMut(u64, u64)) -> Result<(), VolumeError> {
+fn drain(
+    volume: &Volume,
+    target: &mut dyn Target,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Local { what: "writing what is exported".into(), source };
     let size = volume.size();
     let mut at = 0;
     while at < size {
         let range = at..size.min(at + EXTENTS_RANGE_BYTES_MAX);
-        let Outcome::Extents(extents) = volume.call(Request::Extents { range })? else { return Ok(()) };
+        let Outcome::Extents(extents) = volume.call(Request::Extents { range })? else {
+            return Ok(());
+        };
         for extent in extents {
             if extent.is_hole {
                 target.hole(extent.len).map_err(failed)?;
             } else {
-                drain_data(volume, at, extent.len, &mut |bytes| target.data(bytes).map_err(failed))?;
+                drain_data(volume, at, extent.len, &mut |bytes| {
+                    target.data(bytes).map_err(failed)
+                })?;
             }
             at += extent.len;
             progress(at, size);
@@ -187,7 +205,11 @@ fn drain_data(
     loop {
         while asked < len && under_way.len() < PIECES_AHEAD {
             let piece = (len - asked).min(PIECE_BYTES as u64);
-            begin(volume, &mut under_way, Request::Read { offset: at + asked, len: piece as usize });
+            begin(
+                volume,
+                &mut under_way,
+                Request::Read { offset: at + asked, len: piece as usize },
+            );
             asked += piece;
         }
         match end_first(&mut under_way)? {
@@ -209,7 +231,10 @@ mod tests {
         piece[ZEROS_BYTES] = 1;
         piece[3 * ZEROS_BYTES - 1] = 1;
         piece[5 * ZEROS_BYTES + 6] = 1;
-        assert_eq!(data_runs(&piece), [ZEROS_BYTES..3 * ZEROS_BYTES, 5 * ZEROS_BYTES..5 * ZEROS_BYTES + 7]);
+        assert_eq!(
+            data_runs(&piece),
+            [ZEROS_BYTES..3 * ZEROS_BYTES, 5 * ZEROS_BYTES..5 * ZEROS_BYTES + 7]
+        );
         assert_eq!(data_runs(&[]), []);
     }
 }

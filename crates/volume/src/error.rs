@@ -38,7 +38,9 @@ pub enum VolumeError {
         holder: String,
     },
     /// The lock is not one of a volume's opener, so it is not taken away.
-    #[error("volume `{name}` is locked through {holder}, which is no server of volumes: end that first")]
+    #[error(
+        "volume `{name}` is locked through {holder}, which is no server of volumes: end that first"
+    )]
     Foreign {
         /// Which volume.
         name: String,

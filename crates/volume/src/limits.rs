@@ -107,14 +107,17 @@ impl Limits {
     /// # Errors
     /// For what is not known: another version may have stored a limit that cannot be kept here.
     pub fn parse(text: &[u8]) -> Result<Limits, VolumeError> {
-        let bad = |what: &str| VolumeError::Invalid(format!("the limits stored with the volume are not known: {what}"));
+        let bad = |what: &str| {
+            VolumeError::Invalid(format!("the limits stored with the volume are not known: {what}"))
+        };
         if text.len() > TEXT_BYTES_MAX {
             return Err(bad("they are too long"));
         }
         let text = std::str::from_utf8(text).map_err(|_| bad("they are no text"))?;
         text.lines().try_fold(Limits::default(), |limits, line| {
             let (name, number) = line.split_once('=').ok_or_else(|| bad(line))?;
-            let (_, rate) = Rate::ALL.iter().find(|(known, _)| *known == name).ok_or_else(|| bad(line))?;
+            let (_, rate) =
+                Rate::ALL.iter().find(|(known, _)| *known == name).ok_or_else(|| bad(line))?;
             Ok(limits.with(*rate, number.parse().map_err(|_| bad(line))?))
         })
     }
@@ -148,7 +151,8 @@ impl Limiter {
             let begin = (*paid_at).max(now.saturating_sub(BURST));
             wait = wait.max(begin.saturating_sub(now));
             let nanos = u128::from(amount) * 1_000_000_000 / u128::from(per_second);
-            *paid_at = begin.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+            *paid_at = begin
+                .saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
         }
         wait
     }
@@ -179,16 +183,25 @@ mod tests {
         let waits = admitted(limits, Kind::Write, 4096, 111);
         assert_eq!(waits[10], Duration::ZERO, "the burst");
         assert_eq!(waits[110], SECOND);
-        assert_eq!(admitted(limits, Kind::Read, 4096, 111), [Duration::ZERO; 111], "reads are not limited");
+        assert_eq!(
+            admitted(limits, Kind::Read, 4096, 111),
+            [Duration::ZERO; 111],
+            "reads are not limited"
+        );
         let both = Limits::default().with(Rate::TotalOps, 100);
         assert_eq!(admitted(both, Kind::Read, 0, 111)[110], SECOND);
     }
 
     #[test]
     fn bytes_are_paid_for_after_they_were_admitted() {
-        let limits = Limits::default().with(Rate::ReadBytes, 1 << 20).with(Rate::ReadOps, 1_000_000);
+        let limits =
+            Limits::default().with(Rate::ReadBytes, 1 << 20).with(Rate::ReadOps, 1_000_000);
         let waits = admitted(limits, Kind::Read, 32 << 20, 2);
-        assert_eq!(waits, [Duration::ZERO, 32 * SECOND - BURST], "one larger than the burst is not refused");
+        assert_eq!(
+            waits,
+            [Duration::ZERO, 32 * SECOND - BURST],
+            "one larger than the burst is not refused"
+        );
     }
 
     #[test]
@@ -221,7 +234,9 @@ mod tests {
         for bad in ["burst-iops=7", "read-iops", "read-iops=x", "read-iops=-1"] {
             assert!(Limits::parse(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(Limits::parse(&[0xff]).is_err() && Limits::parse(&[b'a'; TEXT_BYTES_MAX + 1]).is_err());
+        assert!(
+            Limits::parse(&[0xff]).is_err() && Limits::parse(&[b'a'; TEXT_BYTES_MAX + 1]).is_err()
+        );
     }
 
     proptest! {

@@ -61,7 +61,9 @@ mod tests {
         for good in ["vm1", "a", "Käse 7", "x.y-z", &"x".repeat(NAME_BYTES_MAX)] {
             assert_eq!(good.parse::<VolumeName>().expect("good").as_str(), good);
         }
-        for bad in ["", ".", "..", ".x", "-x", "a/b", "a\nb", "a\0", &"x".repeat(NAME_BYTES_MAX + 1)] {
+        for bad in
+            ["", ".", "..", ".x", "-x", "a/b", "a\nb", "a\0", &"x".repeat(NAME_BYTES_MAX + 1)]
+        {
             assert!(bad.parse::<VolumeName>().is_err(), "{bad:?}");
         }
     }

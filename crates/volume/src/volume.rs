@@ -7,7 +7,9 @@
 
 use crate::{VolumeError, VolumeName};
 use bytes::Bytes;
-use client::fs::{AllocateMode, FileSystem, LocalFs, NoKernelCache, OpenId, SyncKind, WriteMode, Writer};
+use client::fs::{
+    AllocateMode, FileSystem, LocalFs, NoKernelCache, OpenId, SyncKind, WriteMode, Writer,
+};
 use client::{ClientError, FileRef};
 use messenger::sync::oneshot;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
@@ -197,7 +199,11 @@ impl Volume {
 
     /// Begins an operation; `done` is called with what came of it, on a worker, where it must not
     /// block, and also if the client is closed meanwhile.
-    pub fn submit(&self, request: Request, done: impl FnOnce(Result<Outcome, VolumeError>) + Send + 'static) {
+    pub fn submit(
+        &self,
+        request: Request,
+        done: impl FnOnce(Result<Outcome, VolumeError>) + Send + 'static,
+    ) {
         let part = Arc::clone(&self.part);
         let end = End { done: Some(Box::new(done)) };
         let (fs, gfid) = (&self.part.fs, self.part.file.gfid);
@@ -232,11 +238,15 @@ impl Volume {
     /// [`VolumeError::Taken`] if not; others if that cannot be told now.
     pub fn check(&self) -> Result<(), VolumeError> {
         self.part.is_held()?;
-        let (Some(owner), gfid, lock) = (self.part.owner, self.part.file.gfid, lock_for(self.part.access)) else {
+        let (Some(owner), gfid, lock) =
+            (self.part.owner, self.part.file.gfid, lock_for(self.part.access))
+        else {
             return Ok(());
         };
         // It holds it, so asking for it again changes nothing.
-        let locked = run(&self.part.fs, gfid, move |fs| async move { fs.set_lock(gfid, owner, lock, caller()).await });
+        let locked = run(&self.part.fs, gfid, move |fs| async move {
+            fs.set_lock(gfid, owner, lock, caller()).await
+        });
         self.part.is_held()?;
         match locked {
             Err(ClientError::Posix(EAGAIN)) => Err(self.part.taken()),
@@ -290,9 +300,12 @@ impl Part {
     async fn carry_out(&self, fs: &LocalFs, request: Request) -> Result<Outcome, ClientError> {
         let gfid = self.file.gfid;
         match request {
-            Request::Read { offset, len } => Ok(Outcome::Data(fs.read(gfid, offset, len, caller()).await?)),
+            Request::Read { offset, len } => {
+                Ok(Outcome::Data(fs.read(gfid, offset, len, caller()).await?))
+            }
             Request::Write { offset, data, fua } => {
-                self.write(fs, offset, data, if fua { SyncKind::Data } else { SyncKind::None }).await?;
+                self.write(fs, offset, data, if fua { SyncKind::Data } else { SyncKind::None })
+                    .await?;
                 Ok(Outcome::Done)
             }
             Request::Flush => {
@@ -302,7 +315,8 @@ impl Part {
             Request::Zero { range, may_punch, fua } => {
                 if may_punch {
                     let len = range.end - range.start;
-                    fs.allocate(gfid, range.start, len, AllocateMode::ZeroKeepSize, writer()).await?;
+                    fs.allocate(gfid, range.start, len, AllocateMode::ZeroKeepSize, writer())
+                        .await?;
                 } else {
                     self.write_zeros(fs, range).await?;
                 }
@@ -319,7 +333,13 @@ impl Part {
         }
     }
 
-    async fn write(&self, fs: &LocalFs, offset: u64, data: Bytes, sync: SyncKind) -> Result<(), ClientError> {
+    async fn write(
+        &self,
+        fs: &LocalFs,
+        offset: u64,
+        data: Bytes,
+        sync: SyncKind,
+    ) -> Result<(), ClientError> {
         let mode = WriteMode { sync, open: self.open, ..WriteMode::default() };
         fs.write(self.file.gfid, offset, data, mode, writer()).await
     }
@@ -403,6 +423,9 @@ mod tests {
     fn a_task_that_is_dropped_calls_back() {
         let (sender, receiver) = oneshot();
         drop(End { done: Some(Box::new(move |outcome| drop(sender.send(outcome)))) });
-        assert!(matches!(receiver.recv_blocking(), Ok(Err(VolumeError::Client(ClientError::Closed)))));
+        assert!(matches!(
+            receiver.recv_blocking(),
+            Ok(Err(VolumeError::Client(ClientError::Closed)))
+        ));
     }
 }

@@ -97,7 +97,12 @@ impl Volumes {
     ///
     /// # Errors
     /// [`VolumeError::Exists`], [`VolumeError::Invalid`] for the size, [`VolumeError::NoPool`].
-    pub fn create(&self, name: &VolumeName, size: u64, pool: Option<&str>) -> Result<(), VolumeError> {
+    pub fn create(
+        &self,
+        name: &VolumeName,
+        size: u64,
+        pool: Option<&str>,
+    ) -> Result<(), VolumeError> {
         let size = checked_size(size)?;
         let volume = self.begin(name, size, pool)?;
         self.publish(volume, size)
@@ -105,7 +110,12 @@ impl Volumes {
 
     /// A volume without a name yet. It is gone with the session, unless [`Volumes::publish`] is
     /// called.
-    pub(crate) fn begin(&self, name: &VolumeName, size: u64, pool: Option<&str>) -> Result<Volume, VolumeError> {
+    pub(crate) fn begin(
+        &self,
+        name: &VolumeName,
+        size: u64,
+        pool: Option<&str>,
+    ) -> Result<Volume, VolumeError> {
         let pool = self.pool(pool)?;
         if self.find(name).is_ok() {
             return Err(VolumeError::Exists(name.to_string()));
@@ -189,7 +199,9 @@ impl Volumes {
             let Some(last) = entries.last() else { return Ok(found) };
             after = last.name.clone();
             let named = |name: &[u8]| std::str::from_utf8(name).ok()?.parse::<VolumeName>().ok();
-            found.extend(entries.iter().filter_map(|entry| Some((named(&entry.name)?, entry.attr.size))));
+            found.extend(
+                entries.iter().filter_map(|entry| Some((named(&entry.name)?, entry.attr.size))),
+            );
             if end {
                 return Ok(found);
             }
@@ -206,14 +218,18 @@ impl Volumes {
         let file = FileRef { gfid: attr.gfid, pool: attr.pool };
         let used = move |io: client::LocalIo| async move { io.allocated(file, attr.size).await };
         let used = client.block_on(client.run_on(client.worker_of(file, 0), used))?;
-        let pool = client.map()?.pools.get(&attr.pool).map_or_else(|| attr.pool.to_string(), |pool| pool.name.clone());
+        let pool = client
+            .map()?
+            .pools
+            .get(&attr.pool)
+            .map_or_else(|| attr.pool.to_string(), |pool| pool.name.clone());
         let limits = self.limits_of(attr.gfid)?;
         let holder = self.holder(attr.gfid, Access::Write)?;
         Ok(VolumeInfo { name: name.clone(), size: attr.size, pool, used, limits, holder })
     }
 
-    /// By the directory's listing, for which nobody has to be asked: a lookup would recall the lease
-    /// of whoever writes the volume, and wait for one who does not answer.
+    /// By the directory's listing, for which nobody has to be asked: a lookup would recall the
+    /// lease of whoever writes the volume, and wait for one who does not answer.
     fn find(&self, name: &VolumeName) -> Result<Attr, VolumeError> {
         let (entries, _) = self.entries(self.directory()?, before(name.as_str()), 1)?;
         let found = entries.into_iter().find(|entry| entry.name == name.as_str().as_bytes());
@@ -221,9 +237,16 @@ impl Volumes {
     }
 
     /// Entries of the directory, and whether it ends with them.
-    fn entries(&self, gfid: Gfid, after: Vec<u8>, limit: u32) -> Result<(Vec<DirEntry>, bool), VolumeError> {
+    fn entries(
+        &self,
+        gfid: Gfid,
+        after: Vec<u8>,
+        limit: u32,
+    ) -> Result<(Vec<DirEntry>, bool), VolumeError> {
         let client = self.fs.client();
-        match client.block_on(client.namespace(NamespaceOp::ReadDir { gfid, after, limit }, caller()))? {
+        match client
+            .block_on(client.namespace(NamespaceOp::ReadDir { gfid, after, limit }, caller()))?
+        {
             Reply::Entries { entries, end } => Ok((entries, end)),
             other => Err(ClientError::Protocol(format!("{other:?} to a listing")).into()),
         }
@@ -232,20 +255,37 @@ impl Volumes {
     /// The directory of volumes, which no mount shows.
     fn directory(&self) -> Result<Gfid, VolumeError> {
         let client = self.fs.client();
-        match client.block_on(client.namespace(NamespaceOp::BlobRoot { pool: VOLUMES }, caller()))? {
+        match client
+            .block_on(client.namespace(NamespaceOp::BlobRoot { pool: VOLUMES }, caller()))?
+        {
             Reply::Attr(attr) => Ok(attr.gfid),
-            other => Err(ClientError::Protocol(format!("{other:?} to a question for the volumes")).into()),
+            other => {
+                Err(ClientError::Protocol(format!("{other:?} to a question for the volumes"))
+                    .into())
+            }
         }
     }
 
     fn pool(&self, name: Option<&str>) -> Result<PoolId, VolumeError> {
         let map = self.fs.client().map()?;
         match name {
-            None => map.pools.keys().next().copied().ok_or(ClientError::NoPool(PoolId::default()).into()),
-            Some(name) => map.pool_named(name).map(|(id, _)| id).ok_or_else(|| VolumeError::NoPool {
-                name: name.to_owned(),
-                known: map.pools.values().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", "),
-            }),
+            None => map
+                .pools
+                .keys()
+                .next()
+                .copied()
+                .ok_or(ClientError::NoPool(PoolId::default()).into()),
+            Some(name) => {
+                map.pool_named(name).map(|(id, _)| id).ok_or_else(|| VolumeError::NoPool {
+                    name: name.to_owned(),
+                    known: map
+                        .pools
+                        .values()
+                        .map(|pool| pool.name.as_str())
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                })
+            }
         }
     }
 
@@ -293,7 +333,12 @@ impl Volumes {
     /// # Errors
     /// [`VolumeError::NoVolume`]; [`VolumeError::InUse`] with the holder's name;
     /// [`VolumeError::Foreign`] for a lock that no opener of volumes holds.
-    pub fn open(&self, name: &VolumeName, access: Access, steal: bool) -> Result<Volume, VolumeError> {
+    pub fn open(
+        &self,
+        name: &VolumeName,
+        access: Access,
+        steal: bool,
+    ) -> Result<Volume, VolumeError> {
         let gfid = self.find(name)?.gfid;
         let session = self.fs.client().live_session()?;
         let owner = self.lock(name, gfid, access, steal)?;
@@ -304,7 +349,13 @@ impl Volumes {
         match opened {
             Ok(attr) => {
                 let file = FileRef { gfid, pool: attr.pool };
-                Ok(Volume::of(self.fs.clone(), name.clone(), (file, attr.size), access, (session, Some(owner))))
+                Ok(Volume::of(
+                    self.fs.clone(),
+                    name.clone(),
+                    (file, attr.size),
+                    access,
+                    (session, Some(owner)),
+                ))
             }
             Err(error) => {
                 self.unlock(gfid, owner);
@@ -313,11 +364,19 @@ impl Volumes {
         }
     }
 
-    fn lock(&self, name: &VolumeName, gfid: Gfid, access: Access, steal: bool) -> Result<LockOwner, VolumeError> {
+    fn lock(
+        &self,
+        name: &VolumeName,
+        gfid: Gfid,
+        access: Access,
+        steal: bool,
+    ) -> Result<LockOwner, VolumeError> {
         let (owner, lock) = (LockOwner(fastrand::u64(..)), lock_for(access));
         let begin = Instant::now();
         loop {
-            let locked = run(&self.fs, gfid, move |fs| async move { fs.set_lock(gfid, owner, lock, caller()).await });
+            let locked = run(&self.fs, gfid, move |fs| async move {
+                fs.set_lock(gfid, owner, lock, caller()).await
+            });
             match locked {
                 Ok(()) => return Ok(owner),
                 Err(ClientError::Posix(EAGAIN)) => {}
@@ -326,7 +385,10 @@ impl Volumes {
             let holder = self.holder(gfid, access)?;
             if let Some(holder) = &holder {
                 if !steal || begin.elapsed() > STEAL_WAIT {
-                    return Err(VolumeError::InUse { name: name.to_string(), holder: holder.to_string() });
+                    return Err(VolumeError::InUse {
+                        name: name.to_string(),
+                        holder: holder.to_string(),
+                    });
                 }
                 self.evict(name, holder)?;
             }
@@ -335,7 +397,8 @@ impl Volumes {
     }
 
     fn unlock(&self, gfid: Gfid, owner: LockOwner) {
-        let unlocked = run(&self.fs, gfid, move |fs| async move { fs.close_locks(gfid, owner).await });
+        let unlocked =
+            run(&self.fs, gfid, move |fs| async move { fs.close_locks(gfid, owner).await });
         if let Err(error) = unlocked {
             tracing::warn!(%error, "a lock goes with the session only");
         }
@@ -344,12 +407,19 @@ impl Volumes {
     /// Who holds a lock that is in the way of this access.
     fn holder(&self, gfid: Gfid, access: Access) -> Result<Option<Holder>, VolumeError> {
         let (owner, lock) = (LockOwner(fastrand::u64(..)), lock_for(access));
-        let found = run(&self.fs, gfid, move |fs| async move { fs.lock_holder(gfid, owner, lock, caller()).await })?;
+        let found = run(&self.fs, gfid, move |fs| async move {
+            fs.lock_holder(gfid, owner, lock, caller()).await
+        })?;
         let Some(session) = found else { return Ok(None) };
         let client = self.fs.client();
         let status = match client.block_on(client.call_monitor(MonitorRequest::Status))? {
             MonitorReply::Status(status) => status,
-            other => return Err(ClientError::Protocol(format!("{other:?} to a question for the status")).into()),
+            other => {
+                return Err(ClientError::Protocol(format!(
+                    "{other:?} to a question for the status"
+                ))
+                .into());
+            }
         };
         let name = status.clients.into_iter().find(|(id, _)| *id == session).map(|(_, name)| name);
         Ok(Some(Holder { session, name: name.unwrap_or_default() }))
@@ -361,17 +431,27 @@ impl Volumes {
             return Ok(());
         }
         if !holder.name.starts_with(SESSION_PREFIX) {
-            return Err(VolumeError::Foreign { name: name.to_string(), holder: holder.to_string() });
+            return Err(VolumeError::Foreign {
+                name: name.to_string(),
+                holder: holder.to_string(),
+            });
         }
         tracing::warn!(volume = %name, %holder, "is taken away from its holder");
         let client = self.fs.client();
-        client.block_on(client.call_monitor(MonitorRequest::EvictSession { session: holder.session }))?;
+        client.block_on(
+            client.call_monitor(MonitorRequest::EvictSession { session: holder.session }),
+        )?;
         Ok(())
     }
 }
 
 fn limits_of(fs: &FileSystem, gfid: Gfid) -> Result<Limits, VolumeError> {
-    let read = run(fs, gfid, move |fs| async move { fs.getxattr(gfid, LIMITS_XATTR.to_vec(), caller()).await });
+    let read =
+        run(
+            fs,
+            gfid,
+            move |fs| async move { fs.getxattr(gfid, LIMITS_XATTR.to_vec(), caller()).await },
+        );
     match read {
         Ok(text) => Limits::parse(&text),
         Err(ClientError::Posix(ENODATA)) => Ok(Limits::default()),
@@ -398,7 +478,9 @@ fn checked_size(size: u64) -> Result<u64, VolumeError> {
     let complaint = match size {
         0 => "0 bytes are no volume",
         _ if size > SIZE_BYTES_MAX => "a volume has at most 1 EiB",
-        _ if !size.is_multiple_of(SECTOR_BYTES) => "the size of a volume is a multiple of 512 bytes",
+        _ if !size.is_multiple_of(SECTOR_BYTES) => {
+            "the size of a volume is a multiple of 512 bytes"
+        }
         _ => return Ok(size),
     };
     Err(VolumeError::Invalid(complaint.to_owned()))
@@ -410,7 +492,8 @@ mod tests {
 
     #[test]
     fn nothing_lies_between_a_name_and_what_comes_before_it() {
-        let mut names = ["a", "a ", "a~", "aa", "ab", "b", "b0", "Ü", "Üa", "Ý", "z\u{10ffff}", "z\u{10ffff}z"];
+        let mut names =
+            ["a", "a ", "a~", "aa", "ab", "b", "b0", "Ü", "Üa", "Ý", "z\u{10ffff}", "z\u{10ffff}z"];
         names.sort_unstable();
         for (at, name) in names.iter().enumerate() {
             assert!(before(name) < name.as_bytes().to_vec());

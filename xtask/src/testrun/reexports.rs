@@ -1,7 +1,8 @@
-//! A mount that is served on by others: NFS-Ganesha and Samba, each with a storage daemon killed in the middle.
+//! A mount that is served on by others: NFS-Ganesha and Samba, each with a storage daemon killed in
+//! the middle.
 //!
-//! The clients are programs of others as well: `nfs-ls` and `nfs-cat` of libnfs (whose `nfs-cp` cannot write by NFSv4,
-//! on a local file system neither), and `smbclient`.
+//! The clients are programs of others as well: `nfs-ls` and `nfs-cat` of libnfs (whose `nfs-cp`
+//! cannot write by NFSv4, on a local file system neither), and `smbclient`.
 
 use super::Bench;
 use super::report::Report;
@@ -45,7 +46,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("reexports", bench, report, |spec| spec)? else { return Ok(()) };
     let tests: [Test; 2] = [
         ("NFS-Ganesha lists and reads all of a mount, a storage daemon killed meanwhile", ganesha),
-        ("Samba writes, reads, lists, renames and removes on a mount, a storage daemon killed meanwhile", samba),
+        (
+            "Samba writes, reads, lists, renames and removes on a mount, a storage daemon killed meanwhile",
+            samba,
+        ),
     ];
     for (name, test) in tests {
         if report.wants_test("reexports", name) {
@@ -65,10 +69,20 @@ fn free_port() -> Outcome<u16> {
 }
 
 /// Starts a server, and waits until it listens.
-fn serve(bench: &Bench, rig: &Rig, command: &mut Command, port: u16, output: &Path) -> Outcome<Background> {
+fn serve(
+    bench: &Bench,
+    rig: &Rig,
+    command: &mut Command,
+    port: u16,
+    output: &Path,
+) -> Outcome<Background> {
     let mut server = background(command, output)?;
     rig.wait_for(bench, "the server to listen", SECONDS, || {
-        ensure!(!server.has_ended(), "it has ended: {}", std::fs::read_to_string(output).unwrap_or_default());
+        ensure!(
+            !server.has_ended(),
+            "it has ended: {}",
+            std::fs::read_to_string(output).unwrap_or_default()
+        );
         Ok(TcpStream::connect(("127.0.0.1", port)).is_ok())
     })?;
     Ok(server)
@@ -78,7 +92,9 @@ fn serve(bench: &Bench, rig: &Rig, command: &mut Command, port: u16, output: &Pa
 fn fill(bench: &Bench, rig: &Rig, name: &str) -> Outcome<(PathBuf, PathBuf)> {
     let share = rig.area(bench, name)?;
     let file = rig.scratch(name)?.join("file");
-    let line = format!("chmod 777 . && seq -f f%05g {NAMES} | xargs touch && head -c {FILE_BYTES} /dev/urandom > ");
+    let line = format!(
+        "chmod 777 . && seq -f f%05g {NAMES} | xargs touch && head -c {FILE_BYTES} /dev/urandom > "
+    );
     bench.shell(&share, &(line + &file.display().to_string()), SECONDS)?;
     Ok((share, file))
 }
@@ -117,7 +133,9 @@ fn ganesha(bench: &Bench, rig: &Rig) -> Outcome {
     let before = listed()?;
     ensure!(before == NAMES, "{before} names are listed, of {NAMES}");
     bench.run(Command::new("cp").arg(&file).arg(share.join("big")), SECONDS)?;
-    let read = || bench.shell(&scratch, &format!("nfs-cat '{}' | cmp - file", url("/big")), SECONDS).map(drop);
+    let read = || {
+        bench.shell(&scratch, &format!("nfs-cat '{}' | cmp - file", url("/big")), SECONDS).map(drop)
+    };
     read()?;
     with_one_dead(bench, rig, || {
         bench.shell(&share, "rm f000[0-4]*", SECONDS)?;
@@ -153,14 +171,18 @@ fn samba(bench: &Bench, rig: &Rig) -> Outcome {
         command.args(["-c", commands]).current_dir(&scratch);
         bench.run(&mut command, SECONDS).map(|run| run.stdout)
     };
-    let listed = || Ok(client("ls")?.lines().filter(|line| line.trim_start().starts_with("f0")).count());
+    let listed =
+        || Ok(client("ls")?.lines().filter(|line| line.trim_start().starts_with("f0")).count());
     let before = listed()?;
     ensure!(before == NAMES, "{before} names are listed, of {NAMES}");
     let to_and_fro = |name: &str| {
         client(&format!(
             "put file {name}; get {name} back; rename {name} {name}2; mkdir {name}-d; put file {name}-d/in"
         ))?;
-        let compare = format!("cmp file back && cmp file {0}/{name}2 && cmp file {0}/{name}-d/in", share.display());
+        let compare = format!(
+            "cmp file back && cmp file {0}/{name}2 && cmp file {0}/{name}-d/in",
+            share.display()
+        );
         bench.shell(&scratch, &compare, SECONDS)
     };
     to_and_fro("before")?;

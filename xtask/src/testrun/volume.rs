@@ -35,18 +35,30 @@ const KILLS: usize = 4;
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    report.case("volume", "the programs are there", || setup::install(&PROGRAMS, &bench.interrupt))?;
+    report
+        .case("volume", "the programs are there", || setup::install(&PROGRAMS, &bench.interrupt))?;
     let Some(rig) = Rig::start("volume", bench, report, |spec| spec)? else { return Ok(()) };
     let tests: [RigTest; 10] = [
         ("create, ls, info, resize, rm, and what they refuse", commands),
-        ("import and export, from files and pipes, sparse both ways, and half of one leaves nothing", copies),
+        (
+            "import and export, from files and pipes, sparse both ways, and half of one leaves nothing",
+            copies,
+        ),
         ("nbdinfo, nbdcopy, qemu-img and qemu-io find what they wrote", others),
-        ("flags, zeros and extents, over two connections", |bench, rig| script(bench, rig, "flags", 60)),
+        ("flags, zeros and extents, over two connections", |bench, rig| {
+            script(bench, rig, "flags", 60)
+        }),
         ("garbage, ranges beyond the end, clients that vanish: a good client is served", garbage),
         ("a second opener is refused and told who, and a reader is refused changes", exclusive),
-        ("a volume is taken away, from a server that runs, and from one that wakes up late", taken_away),
+        (
+            "a volume is taken away, from a server that runs, and from one that wakes up late",
+            taken_away,
+        ),
         ("limits of a volume hold, and change while it is served", limits),
-        ("an ext4 made inside is whole, and fio's blocks are, with a storage daemon killed meanwhile", degraded),
+        (
+            "an ext4 made inside is whole, and fio's blocks are, with a storage daemon killed meanwhile",
+            degraded,
+        ),
         ("servers are killed under writers: all that was answered is there", kills),
     ];
     let _ = std::fs::create_dir_all(sockets());
@@ -68,7 +80,8 @@ fn sockets() -> PathBuf {
 fn shell(bench: &Bench, rig: &Rig, volume: &str, line: &str, seconds: u64) -> Outcome<exec::Run> {
     let command = rig.cluster.command("bash");
     let fail_early = "code() { set +e; \"$@\" > said 2>&1; echo $?; set -e; }";
-    let whole = format!("PATH='{}':$PATH; set -o pipefail; {fail_early}\n{line}", bench.binaries.display());
+    let whole =
+        format!("PATH='{}':$PATH; set -o pipefail; {fail_early}\n{line}", bench.binaries.display());
     let mut bash = Command::new("bash");
     bash.args(["-exc", &whole]).current_dir(rig.scratch("volumes")?).env("LANG", "C");
     bash.env("V", volume).env("U", uri(volume, &sockets().join(volume)));
@@ -108,7 +121,9 @@ impl Served {
     }
 
     fn wait_ready(&self, bench: &Bench, rig: &Rig) -> Outcome {
-        let outcome = rig.wait_for(bench, "a server is ready", SERVE_SECONDS, || Ok(self.said().contains("ready:")));
+        let outcome = rig.wait_for(bench, "a server is ready", SERVE_SECONDS, || {
+            Ok(self.said().contains("ready:"))
+        });
         ensure!(outcome.is_ok(), "no server: {}", exec::last_lines(&self.said(), 10));
         Ok(())
     }
@@ -161,7 +176,8 @@ fn commands(bench: &Bench, rig: &Rig) -> Outcome {
          test $(code trefoil volume rm a) = 2; grep -q 'will be removed' said; trefoil volume rm a --yes\n\
          trefoil volume rm 'b c' --yes; trefoil volume rm m --yes; test $(trefoil volume ls | wc -l) = 1\n\
          test -z \"$(ls -A MOUNT | grep -v lost+found)\"";
-    shell(bench, rig, "", &lines.replace("MOUNT", &rig.mount().display().to_string()), 120).map(drop)
+    shell(bench, rig, "", &lines.replace("MOUNT", &rig.mount().display().to_string()), 120)
+        .map(drop)
 }
 
 fn copies(bench: &Bench, rig: &Rig) -> Outcome {
@@ -205,8 +221,14 @@ fn others(bench: &Bench, rig: &Rig) -> Outcome {
     shell(bench, rig, "others", &lines, 90)?;
     served.stop(bench)?;
     // What was flushed by nobody but the server's end is there.
-    shell(bench, rig, "others", "trefoil volume export $V out; cmp out copied; trefoil volume rm $V --yes", 40)
-        .map(drop)
+    shell(
+        bench,
+        rig,
+        "others",
+        "trefoil volume export $V out; cmp out copied; trefoil volume rm $V --yes",
+        40,
+    )
+    .map(drop)
 }
 
 fn garbage(bench: &Bench, rig: &Rig) -> Outcome {
@@ -214,10 +236,16 @@ fn garbage(bench: &Bench, rig: &Rig) -> Outcome {
     let served = serve(bench, rig, "garbage", "garbage", &[])?;
     let socket = sockets().join("garbage").display().to_string();
     bench.run(&mut python(rig, &["garbage", &socket, "garbage"])?, 120)?;
-    ensure!(!served.said().contains("panicked"), "a panic: {}", exec::last_lines(&served.said(), 10));
+    ensure!(
+        !served.said().contains("panicked"),
+        "a panic: {}",
+        exec::last_lines(&served.said(), 10)
+    );
     let pid = served.process.pid();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).doing(|| "the server is gone")?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default().trim();
+    let status =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).doing(|| "the server is gone")?;
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default().trim();
     let kib: u64 = peak.trim_end_matches(" kB").parse().unwrap_or(u64::MAX);
     // Its budget is 256 MiB; buffers of the client's own have as much again.
     ensure!(kib < 768 << 10, "the server has held {kib} KiB");
@@ -245,10 +273,16 @@ fn exclusive(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 /// A client of the old server and of the next one; `meanwhile` happens once the client is there.
-fn taken(bench: &Bench, rig: &Rig, check: &str, meanwhile: impl FnOnce(&Served, &Path) -> Outcome) -> Outcome {
+fn taken(
+    bench: &Bench,
+    rig: &Rig,
+    check: &str,
+    meanwhile: impl FnOnce(&Served, &Path) -> Outcome,
+) -> Outcome {
     shell(bench, rig, check, &format!("trefoil volume create {check} --size 64MiB"), 20)?;
     let old = serve(bench, rig, check, "old", &[])?;
-    let (go, output) = (rig.scratch("volumes")?.join("go"), rig.scratch("volumes")?.join("client.out"));
+    let (go, output) =
+        (rig.scratch("volumes")?.join("go"), rig.scratch("volumes")?.join("client.out"));
     let uris = ["old", "new"].map(|at| uri(check, &sockets().join(at)));
     let mut args = vec![check, &uris[0], &uris[1]];
     let go_text = go.display().to_string();
@@ -264,15 +298,17 @@ fn taken(bench: &Bench, rig: &Rig, check: &str, meanwhile: impl FnOnce(&Served, 
     }
     let new = serve(bench, rig, check, "new", &["--steal"])?;
     if check == "stopped" {
-        let written = rig.wait_for(bench, "the new server is written to", 30, || Ok(said().contains("written")));
+        let written = rig
+            .wait_for(bench, "the new server is written to", 30, || Ok(said().contains("written")));
         old.signal(Signal::CONT)?;
         written?;
     }
     meanwhile(&old, &go)?;
     client.finish(bench, 60)?;
     new.stop(bench)?;
-    let ended =
-        rig.wait_for(bench, "the old server ends", 30, || Ok(old.said().contains("not this process's any more")));
+    let ended = rig.wait_for(bench, "the old server ends", 30, || {
+        Ok(old.said().contains("not this process's any more"))
+    });
     ensure!(ended.is_ok(), "the old server says: {}", exec::last_lines(&old.said(), 5));
     shell(bench, rig, check, &format!("trefoil volume rm {check} --yes"), 30).map(drop)
 }
@@ -299,17 +335,29 @@ fn limits(bench: &Bench, rig: &Rig) -> Outcome {
          took = time.time() - t; assert took >= 2.8, took\n\
          t = time.time(); h.pread(16 << 20, 0); h.pread(1, 0); assert time.time() - t >= 1.8\n\
          h.shutdown()";
-    bench.run(Command::new(PYTHON).args(["-c", program, &uri("limits", &sockets().join("limits"))]), 60)?;
+    bench.run(
+        Command::new(PYTHON).args(["-c", program, &uri("limits", &sockets().join("limits"))]),
+        60,
+    )?;
     // With these, the next would take longer than the test waits.
     shell(bench, rig, "limits", "trefoil volume set $V --write-iops none --read-bps none", 20)?;
     let program = "import nbd, sys, time\n\
          h = nbd.NBD(); h.connect_uri(sys.argv[1]); time.sleep(3)\n\
          [h.pwrite(b'x' * 512, i * 512) for i in range(1000)]\n\
          h.shutdown()";
-    bench.run(Command::new(PYTHON).args(["-c", program, &uri("limits", &sockets().join("limits"))]), 40)?;
+    bench.run(
+        Command::new(PYTHON).args(["-c", program, &uri("limits", &sockets().join("limits"))]),
+        40,
+    )?;
     served.stop(bench)?;
-    shell(bench, rig, "limits", "test -z \"$(trefoil volume info $V | grep iops)\"; trefoil volume rm $V --yes", 30)
-        .map(drop)
+    shell(
+        bench,
+        rig,
+        "limits",
+        "test -z \"$(trefoil volume info $V | grep iops)\"; trefoil volume rm $V --yes",
+        30,
+    )
+    .map(drop)
 }
 
 fn degraded(bench: &Bench, rig: &Rig) -> Outcome {
@@ -320,7 +368,8 @@ fn degraded(bench: &Bench, rig: &Rig) -> Outcome {
         "trefoil volume create $V --size 256MiB; trefoil volume create fio --size 64MiB",
         20,
     )?;
-    let (served, other) = (serve(bench, rig, "degraded", "degraded", &[])?, serve(bench, rig, "fio", "fio", &[])?);
+    let (served, other) =
+        (serve(bench, rig, "degraded", "degraded", &[])?, serve(bench, rig, "fio", "fio", &[])?);
     let job = |more: &str| {
         format!(
             "fio --name=volume --ioengine=nbd --uri='{}' --rw=randrw --bsrange=512-64k --bs_unaligned=0 --iodepth=16 \
@@ -358,7 +407,8 @@ fn kills(bench: &Bench, rig: &Rig) -> Outcome {
     let (uri, rounds) = (uri("kills", &sockets().join("kills")), KILLS.to_string());
     let mut served = serve(bench, rig, "kills", "kills", &[])?;
     let args = ["stamped", uri.as_str(), stop.to_str().expect("a name"), &rounds];
-    let mut writers = background(&mut python(rig, &args)?, &rig.scratch("volumes")?.join("writers.out"))?;
+    let mut writers =
+        background(&mut python(rig, &args)?, &rig.scratch("volumes")?.join("writers.out"))?;
     for round in 0..KILLS {
         bench.interrupt.sleep(Duration::from_millis(1000 + 700 * round as u64 % 1500))?;
         ensure!(!writers.has_ended(), "the writers ended");

@@ -65,7 +65,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     if report.wants_test("waits", name) {
         report.case("waits", name, || comes_later(bench, &rig))?;
     }
-    let name = "umount while the cluster is away names who waits in the mount, and works once he is gone";
+    let name =
+        "umount while the cluster is away names who waits in the mount, and works once he is gone";
     if report.wants_test("waits", name) {
         report.case("waits", name, || waiting_is_named(bench, &rig))?;
     }
@@ -89,9 +90,15 @@ fn all_end(bench: &Bench, rig: &Rig) -> Outcome {
 fn calls_end(bench: &Bench, rig: &Rig, mount: &Path, scratch: &Path) -> Outcome {
     let ready = |number: usize| scratch.join(format!("ready-{number}"));
     let start = |(number, line): (usize, &&str)| {
-        let script = "exec 3< file0; touch $1; while [ ! -e $2 ]; do sleep 0.1; done; ! eval \"$3\"";
+        let script =
+            "exec 3< file0; touch $1; while [ ! -e $2 ]; do sleep 0.1; done; ! eval \"$3\"";
         let mut command = Command::new("bash");
-        command.args(["-c", script, "calls"]).arg(ready(number)).arg(scratch.join("go")).arg(line).current_dir(mount);
+        command
+            .args(["-c", script, "calls"])
+            .arg(ready(number))
+            .arg(scratch.join("go"))
+            .arg(line)
+            .current_dir(mount);
         background(&mut command, &scratch.join(format!("{number}.out")))
     };
     let calls: Vec<Background> = CALLS.iter().enumerate().map(start).collect::<Outcome<_>>()?;
@@ -99,33 +106,44 @@ fn calls_end(bench: &Bench, rig: &Rig, mount: &Path, scratch: &Path) -> Outcome 
     rig.wait_for(bench, "all to have opened their files", GONE_SECONDS, all_ready)?;
     let osds = (0..rig.cluster.layout().osds.len()).map(osd_name);
     let daemons: Vec<String> = osds.chain(["mds".to_owned(), "monitor".to_owned()]).collect();
-    let signal = |signal| daemons.iter().try_for_each(|name| rig.cluster.daemon(name)?.signal(signal));
+    let signal =
+        |signal| daemons.iter().try_for_each(|name| rig.cluster.daemon(name)?.signal(signal));
     signal(Signal::STOP)?;
-    let ended = std::fs::write(scratch.join("go"), "").doing(|| "cannot tell them to go on").and_then(|()| {
-        let end = |(call, line): (Background, &str)| {
-            call.finish(bench, GONE_SECONDS).doing(|| format!("`{line}` does not fail, or does not end"))
-        };
-        calls.into_iter().zip(CALLS).map(end).collect::<Outcome<Vec<String>>>()
-    });
+    let ended = std::fs::write(scratch.join("go"), "")
+        .doing(|| "cannot tell them to go on")
+        .and_then(|()| {
+            let end = |(call, line): (Background, &str)| {
+                call.finish(bench, GONE_SECONDS)
+                    .doing(|| format!("`{line}` does not fail, or does not end"))
+            };
+            calls.into_iter().zip(CALLS).map(end).collect::<Outcome<Vec<String>>>()
+        });
     // Also when it failed: nothing may stay stopped.
     signal(Signal::CONT)?;
     for (said, line) in ended?.iter().zip(CALLS) {
         ensure!(said.contains("Input/output error"), "`{line}` says: {said}");
     }
     rig.wait_clean(bench, GONE_SECONDS)?;
-    let line = "cat file0 | wc -c; stat file2; ls -l . > /dev/null; touch new2; mv new2 moved2; stat -f .";
+    let line =
+        "cat file0 | wc -c; stat file2; ls -l . > /dev/null; touch new2; mv new2 moved2; stat -f .";
     bench.shell(mount, line, GONE_SECONDS).map(drop)
 }
 
 /// Who waits has nothing open, so that no program lists him; for the kernel the mount is in use.
 fn waiting_is_named(bench: &Bench, rig: &Rig) -> Outcome {
     rig.cluster.kill("mds")?;
-    let waiting =
-        background(Command::new("stat").arg("-f").arg(rig.mount()), &rig.scratch("programs")?.join("stat.out"))?;
+    let waiting = background(
+        Command::new("stat").arg("-f").arg(rig.mount()),
+        &rig.scratch("programs")?.join("stat.out"),
+    )?;
     bench.interrupt.sleep(REACH)?;
     let unmount = || {
         let mut command = rig.cluster.command("fuse-client");
-        exec::run(command.arg("umount").arg(rig.mount()), Duration::from_secs(GONE_SECONDS), &bench.interrupt)
+        exec::run(
+            command.arg("umount").arg(rig.mount()),
+            Duration::from_secs(GONE_SECONDS),
+            &bench.interrupt,
+        )
     };
     let refused = unmount()?;
     waiting.kill();
@@ -134,7 +152,11 @@ fn waiting_is_named(bench: &Bench, rig: &Rig) -> Outcome {
     let is_gone = rig.cluster.daemon(MOUNT)?.wait_gone(Duration::from_secs(GONE_SECONDS));
     rig.cluster.start(MOUNT, &bench.interrupt)?;
     ensure!(is_gone, "unmounted, and its process stays");
-    ensure!(!refused.ok() && refused.stderr.contains("(stat)"), "while `stat` waits: {}", refused.stderr);
+    ensure!(
+        !refused.ok() && refused.stderr.contains("(stat)"),
+        "while `stat` waits: {}",
+        refused.stderr
+    );
     ensure!(then.ok(), "once it is gone: {}", then.stderr);
     Ok(())
 }
@@ -149,8 +171,13 @@ fn comes_later(bench: &Bench, rig: &Rig) -> Outcome {
         command
     };
     let refused = exec::run(&mut mount("ro"), Duration::from_secs(GONE_SECONDS), &bench.interrupt)?;
-    ensure!(!refused.ok() && refused.stderr.contains("nothing listens there"), "without: {}", refused.stderr);
-    let waiting = background(&mut mount("retry=forever"), &rig.scratch("programs")?.join("retry.out"))?;
+    ensure!(
+        !refused.ok() && refused.stderr.contains("nothing listens there"),
+        "without: {}",
+        refused.stderr
+    );
+    let waiting =
+        background(&mut mount("retry=forever"), &rig.scratch("programs")?.join("retry.out"))?;
     bench.interrupt.sleep(REACH)?;
     rig.cluster.start("monitor", &bench.interrupt)?;
     waiting.finish(bench, GONE_SECONDS)?;
@@ -182,7 +209,8 @@ fn kill_programs(bench: &Bench, rig: &Rig) -> Outcome {
         let output = scratch.join(format!("{number}.out"));
         background(Command::new("bash").args(["-c", line]).current_dir(rig.mount()), &output)
     };
-    let mut programs: Vec<Background> = PROGRAMS.iter().enumerate().map(start).collect::<Outcome<_>>()?;
+    let mut programs: Vec<Background> =
+        PROGRAMS.iter().enumerate().map(start).collect::<Outcome<_>>()?;
     bench.interrupt.sleep(REACH)?;
     for (program, line) in programs.iter_mut().zip(PROGRAMS) {
         ensure!(!program.has_ended(), "`{line}` ended, though nothing answers");

@@ -1,7 +1,9 @@
-//! What the file system stands on: data, metadata, time. The cluster's client in a mount, a model in tests.
+//! What the file system stands on: data, metadata, time. The cluster's client in a mount, a model
+//! in tests.
 //!
-//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means acknowledged by every shard,
-//! unless it ends otherwise; `namespace` carries a request out exactly once.
+//! Contract: futures are awaited on one worker and need not be `Send`. `write` done means
+//! acknowledged by every shard, unless it ends otherwise; `namespace` carries a request out exactly
+//! once.
 
 use crate::error::ClientError;
 use crate::objecter::{Behind, Ending, FileRef, Gathered, LocalIo, Sought, WriterHint};
@@ -60,17 +62,36 @@ pub trait Backend: Clone + 'static {
     /// See [`LocalIo::reported`].
     fn reported(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::punch`].
-    fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> impl Future<Output = Result<()>>;
+    fn punch(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        hint: WriterHint,
+    ) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::truncate`].
-    fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> impl Future<Output = Result<()>>;
+    fn truncate(
+        &self,
+        file: FileRef,
+        new_size: u64,
+        old_size: u64,
+    ) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync`].
     fn sync(&self, file: FileRef) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::sync_all`].
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
     /// See [`LocalIo::seek`].
-    fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> impl Future<Output = Result<Option<u64>>>;
+    fn seek(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        sought: Sought,
+    ) -> impl Future<Output = Result<Option<u64>>>;
     /// See [`LocalIo::extents`].
-    fn extents(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<Vec<Range<u64>>>>;
+    fn extents(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+    ) -> impl Future<Output = Result<Vec<Range<u64>>>>;
     /// See [`LocalIo::allocated`].
     fn allocated(&self, file: FileRef, size: u64) -> impl Future<Output = Result<u64>>;
     /// Bytes of a file in one object of the pool.
@@ -84,7 +105,12 @@ pub(super) fn first_pool(client: &Client) -> Result<PoolId> {
 
 /// Bytes of a file in one object of the pool.
 pub(super) fn object_bytes(client: &Client, pool: PoolId) -> Result<u64> {
-    client.map()?.pools.get(&pool).map(|found| found.profile.object_bytes()).ok_or(ClientError::NoPool(pool))
+    client
+        .map()?
+        .pools
+        .get(&pool)
+        .map(|found| found.profile.object_bytes())
+        .ok_or(ClientError::NoPool(pool))
 }
 
 /// A cluster, seen from one worker.
@@ -150,7 +176,14 @@ impl Backend for Cluster {
         self.io.anew().read(file, offset, len).await
     }
 
-    async fn write(&self, file: FileRef, offset: u64, data: Bytes, hint: WriterHint, ending: Ending) -> Result<()> {
+    async fn write(
+        &self,
+        file: FileRef,
+        offset: u64,
+        data: Bytes,
+        hint: WriterHint,
+        ending: Ending,
+    ) -> Result<()> {
         self.io.anew().write_ending(file, offset, data, hint, ending).await
     }
 

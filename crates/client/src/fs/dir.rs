@@ -1,8 +1,9 @@
 //! Reading directories.
 //!
-//! Contract: a stream returns every entry that is there from its start to its end exactly once, in name order, after
-//! `.` and `..`; of those made or removed meanwhile it may return some. A cursor is a cookie of the entry that it
-//! follows (`cookie`): it means the same in every stream, of every mount, for as long as that name is there.
+//! Contract: a stream returns every entry that is there from its start to its end exactly once, in
+//! name order, after `.` and `..`; of those made or removed meanwhile it may return some. A cursor
+//! is a cookie of the entry that it follows (`cookie`): it means the same in every stream, of every
+//! mount, for as long as that name is there.
 
 mod cookie;
 
@@ -89,7 +90,11 @@ impl Stream {
             return if is_first { self.at(0) } else { Place::Fetch(Vec::new()) };
         }
         let all = 0..self.batch.len();
-        match self.listed.index(self.returned.clone(), cursor).or_else(|| self.listed.index(all, cursor)) {
+        match self
+            .listed
+            .index(self.returned.clone(), cursor)
+            .or_else(|| self.listed.index(all, cursor))
+        {
             Some(at) => self.at(at + 1),
             None => Place::Elsewhere,
         }
@@ -145,7 +150,13 @@ impl Streams {
     }
 
     /// A stream takes what was read of its directory.
-    fn fetched(&self, stream: &ContentionMutex<Stream>, after: Vec<u8>, read: (Vec<DirEntry>, u64), end: bool) {
+    fn fetched(
+        &self,
+        stream: &ContentionMutex<Stream>,
+        after: Vec<u8>,
+        read: (Vec<DirEntry>, u64),
+        end: bool,
+    ) {
         let (gfid, listed) = {
             let mut stream = stream.lock();
             stream.fetched(after.clone(), read, end);
@@ -184,7 +195,13 @@ impl Shared {
         handle
     }
 
-    pub(super) fn readdir_known(&self, term: Term, handle: OpenId, cursor: u64, limit: usize) -> Option<DirPage> {
+    pub(super) fn readdir_known(
+        &self,
+        term: Term,
+        handle: OpenId,
+        cursor: u64,
+        limit: usize,
+    ) -> Option<DirPage> {
         let stream = self.dirs.get(handle)?;
         let gfid = stream.lock().gfid;
         let mut page = Vec::new();
@@ -229,7 +246,13 @@ impl Shared {
     }
 
     /// Adds what the stream's batch has from an index on.
-    fn add_from(&self, stream: &ContentionMutex<Stream>, index: usize, limit: usize, page: &mut DirPage) {
+    fn add_from(
+        &self,
+        stream: &ContentionMutex<Stream>,
+        index: usize,
+        limit: usize,
+        page: &mut DirPage,
+    ) {
         let (batch, listed, asked) = {
             let mut stream = stream.lock();
             stream.returned = index..index.saturating_add(limit).min(stream.batch.len());
@@ -256,20 +279,36 @@ impl<B: Backend> LocalFs<B> {
     /// was removed has none, nor the dots.
     ///
     /// # Errors
-    /// EIO for an unknown handle; EINVAL for a cursor of no name in the directory, nor of one that was listed of late;
-    /// the service's.
-    pub async fn readdir(&self, handle: OpenId, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+    /// EIO for an unknown handle; EINVAL for a cursor of no name in the directory, nor of one that
+    /// was listed of late; the service's.
+    pub async fn readdir(
+        &self,
+        handle: OpenId,
+        cursor: u64,
+        limit: usize,
+        caller: Caller,
+    ) -> Result<DirPage> {
         match self.read_entries(handle, cursor, limit, caller).await {
             Err(ClientError::Posix(ENOENT | ESTALE)) => Ok(Vec::new()),
             read => read,
         }
     }
 
-    async fn read_entries(&self, handle: OpenId, cursor: u64, limit: usize, caller: Caller) -> Result<DirPage> {
+    async fn read_entries(
+        &self,
+        handle: OpenId,
+        cursor: u64,
+        limit: usize,
+        caller: Caller,
+    ) -> Result<DirPage> {
         if let Some(page) = self.shared.readdir_known(self.backend.term(), handle, cursor, limit) {
             return Ok(page);
         }
-        let stream = self.shared.dirs.get(handle).ok_or_else(|| ClientError::Protocol("unknown directory".into()))?;
+        let stream = self
+            .shared
+            .dirs
+            .get(handle)
+            .ok_or_else(|| ClientError::Protocol("unknown directory".into()))?;
         let gfid = stream.lock().gfid;
         let mut page = Vec::new();
         if cursor == BEGIN {
@@ -298,12 +337,21 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Reads the directory from its beginning until the name comes that a cursor stands for.
-    async fn find(&self, stream: &ContentionMutex<Stream>, gfid: Gfid, cursor: u64, caller: Caller) -> Result<Vec<u8>> {
+    async fn find(
+        &self,
+        stream: &ContentionMutex<Stream>,
+        gfid: Gfid,
+        cursor: u64,
+        caller: Caller,
+    ) -> Result<Vec<u8>> {
         let mut after = Vec::new();
         loop {
             self.fetch(stream, gfid, after, caller).await?;
             let stream = stream.lock();
-            if let Some(found) = stream.listed.index(0..stream.batch.len(), cursor).and_then(|at| stream.batch.get(at))
+            if let Some(found) = stream
+                .listed
+                .index(0..stream.batch.len(), cursor)
+                .and_then(|at| stream.batch.get(at))
             {
                 return Ok(found.name.clone());
             }
@@ -315,7 +363,13 @@ impl<B: Backend> LocalFs<B> {
     }
 
     /// Reads the part of the directory after a name.
-    async fn fetch(&self, stream: &ContentionMutex<Stream>, gfid: Gfid, after: Vec<u8>, caller: Caller) -> Result<()> {
+    async fn fetch(
+        &self,
+        stream: &ContentionMutex<Stream>,
+        gfid: Gfid,
+        after: Vec<u8>,
+        caller: Caller,
+    ) -> Result<()> {
         let asked = self.stamp();
         let op = NamespaceOp::ReadDir { gfid, after: after.clone(), limit: BATCH };
         match self.ask(op, caller).await? {
@@ -379,7 +433,10 @@ mod tests {
         let mut stream = Stream::new(Gfid::ROOT);
         assert_eq!(stream.place(BEGIN), Place::Fetch(vec![]));
         stream.fetched(vec![], (vec![entry("a"), entry("b")], 0), false);
-        assert_eq!((stream.place(BEGIN), stream.place(AFTER_DOTS)), (Place::Here(0), Place::Here(0)));
+        assert_eq!(
+            (stream.place(BEGIN), stream.place(AFTER_DOTS)),
+            (Place::Here(0), Place::Here(0))
+        );
         assert_eq!(stream.place(cookie("a")), Place::Here(1));
         assert_eq!(stream.place(cookie("b")), Place::Fetch(b"b".to_vec()));
         assert_eq!(stream.place(cookie("c")), Place::Elsewhere);

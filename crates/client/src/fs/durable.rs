@@ -1,8 +1,9 @@
-//! Whether the metadata service's disk has all that this mount has told it, so that an fsync need not ask.
+//! Whether the metadata service's disk has all that this mount has told it, so that an fsync need
+//! not ask.
 //!
-//! Contract: no I/O, no clock, for any thread. Every request goes through [`Durable::begin`] and [`Telling::end`]. A sync
-//! vouches for what had ended before it began. What other mounts did is looked at only by whether there were any: a new
-//! *term* ([`Term`]) counts as a change.
+//! Contract: no I/O, no clock, for any thread. Every request goes through [`Durable::begin`] and
+//! [`Telling::end`]. A sync vouches for what had ended before it began. What other mounts did is
+//! looked at only by whether there were any: a new *term* ([`Term`]) counts as a change.
 
 use crate::session::Term;
 use protocol::namespace::NamespaceOp;
@@ -32,7 +33,8 @@ enum Kind {
     Sync,
 }
 
-/// A request under way. Dropped without an end, it may have changed something and has synced nothing.
+/// A request under way. Dropped without an end, it may have changed something and has synced
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Telling<'a> {
     durable: &'a Durable,

@@ -1,11 +1,12 @@
 //! Byte-range locks (`fcntl`): the service decides, this side waits and remembers.
 //!
-//! Contract: what an owner may hold is known here before the service is asked for it, so that a close that has to tell
-//! the service does, and one that has not costs nothing. A wait ends when the lock is held, by an error, or when
-//! `given_up` says so; then the lock is not held.
+//! Contract: what an owner may hold is known here before the service is asked for it, so that a
+//! close that has to tell the service does, and one that has not costs nothing. A wait ends when
+//! the lock is held, by an error, or when `given_up` says so; then the lock is not held.
 //!
-//! When the session dies its locks are another's to take, and a program that held one goes on as if it did. So its file can
-//! neither be read nor written on this mount (EIO) until whoever held the lock has closed it, as NFS has it.
+//! When the session dies its locks are another's to take, and a program that held one goes on as if
+//! it did. So its file can neither be read nor written on this mount (EIO) until whoever held the
+//! lock has closed it, as NFS has it.
 
 use super::errno::EIO;
 use super::{Backend, LocalFs, Result};
@@ -21,7 +22,8 @@ use std::time::Duration;
 
 const EINTR: i32 = 4;
 const EINPROGRESS: i32 = 115;
-/// How often a wait looks whether there is a session again, in place of one that died, and whether it was given up.
+/// How often a wait looks whether there is a session again, in place of one that died, and whether
+/// it was given up.
 const SESSION_PAUSE: Duration = Duration::from_millis(100);
 
 /// What this mount's processes hold, or may hold.
@@ -51,7 +53,10 @@ fn holder(owner: LockOwner) -> Holder {
 
 impl OwnLocks {
     pub(super) fn new(locks: &LockTable) -> Self {
-        Self { known: ContentionMutex::new(locks, "fs locks", Known::default()), lost: AtomicUsize::new(0) }
+        Self {
+            known: ContentionMutex::new(locks, "fs locks", Known::default()),
+            lost: AtomicUsize::new(0),
+        }
     }
 
     /// An owner asks for a lock, at once: the session of now is asked. Hand the number to `set`.
@@ -73,7 +78,8 @@ impl OwnLocks {
 
     /// Has somebody who has the file open lost a lock on it?
     pub(super) fn are_lost(&self, gfid: Gfid) -> bool {
-        self.lost.load(Ordering::Acquire) > 0 && self.known.lock().lost.iter().any(|(file, _)| *file == gfid)
+        self.lost.load(Ordering::Acquire) > 0
+            && self.known.lock().lost.iter().any(|(file, _)| *file == gfid)
     }
 
     /// Those that this holds for have closed the file.
@@ -139,11 +145,18 @@ impl OwnLocks {
 }
 
 impl<B: Backend> LocalFs<B> {
-    async fn lock_op(&self, gfid: Gfid, owner: LockOwner, op: LockOp, caller: Caller) -> Result<Reply> {
+    async fn lock_op(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        op: LockOp,
+        caller: Caller,
+    ) -> Result<Reply> {
         self.ask(NamespaceOp::Lock { gfid, owner, op }, caller).await
     }
 
-    /// F_GETLK: the lock of another owner, here or in another mount, that is in the way of this one.
+    /// F_GETLK: the lock of another owner, here or in another mount, that is in the way of this
+    /// one.
     ///
     /// # Errors
     /// The service's.
@@ -181,7 +194,13 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// EAGAIN if another owner is in the way; ENOLCK; EIO if it was lost at once with the session.
-    pub async fn set_lock(&self, gfid: Gfid, owner: LockOwner, lock: RangeLock, caller: Caller) -> Result<()> {
+    pub async fn set_lock(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        lock: RangeLock,
+        caller: Caller,
+    ) -> Result<()> {
         let deaths = self.shared.locks.asks(gfid, owner);
         self.lock_op(gfid, owner, LockOp::Set(lock), caller).await?;
         self.shared.locks.set(gfid, owner, lock, deaths)
@@ -224,7 +243,13 @@ impl<B: Backend> LocalFs<B> {
     ///
     /// # Errors
     /// That the service was not told; the lock may be held until the file is closed.
-    pub async fn unlock(&self, gfid: Gfid, owner: LockOwner, range: ByteRange, caller: Caller) -> Result<()> {
+    pub async fn unlock(
+        &self,
+        gfid: Gfid,
+        owner: LockOwner,
+        range: ByteRange,
+        caller: Caller,
+    ) -> Result<()> {
         if !self.shared.locks.may_hold(gfid, owner) {
             return Ok(());
         }
@@ -247,7 +272,8 @@ impl<B: Backend> LocalFs<B> {
         Ok(())
     }
 
-    /// Nobody has the file open any more: what is left goes, such as locks of an open file description (F_OFD_SETLK).
+    /// Nobody has the file open any more: what is left goes, such as locks of an open file
+    /// description (F_OFD_SETLK).
     pub(super) async fn close_all_locks(&self, gfid: Gfid) -> Result<()> {
         self.shared.locks.closes_lost(|file, _| file == gfid);
         for owner in self.shared.locks.owners(gfid) {

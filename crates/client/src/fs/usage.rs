@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long an answer is used again: as long as the kernel by default keeps attributes.
 const AGE_MAX: Duration = Duration::from_secs(1);
-/// How long `stat` waits for shards before it takes the size instead: dead daemons must not make `ls` hang.
+/// How long `stat` waits for shards before it takes the size instead: dead daemons must not make
+/// `ls` hang.
 const ASK_WAIT: Duration = Duration::from_secs(2);
 /// Unit of `st_blocks` in bytes.
 const BLOCK_BYTES: u64 = 512;
@@ -37,7 +38,10 @@ impl Usage {
 
     fn get(&self, gfid: Gfid, now: Instant) -> Option<u64> {
         let known = self.known.lock();
-        known.get(&gfid).filter(|(at, _)| now.saturating_duration_since(*at) < AGE_MAX).map(|(_, bytes)| *bytes)
+        known
+            .get(&gfid)
+            .filter(|(at, _)| now.saturating_duration_since(*at) < AGE_MAX)
+            .map(|(_, bytes)| *bytes)
     }
 
     /// Something that changes it a lot has happened: the next question is asked anew.
@@ -70,7 +74,8 @@ fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
         return Some(full(attr));
     }
     // What this mount writes changes from one question to the next.
-    let is_written = |inode: Arc<Inode>| inode.with(|state| state.lease()) == Some(LeaseMode::Write);
+    let is_written =
+        |inode: Arc<Inode>| inode.with(|state| state.lease()) == Some(LeaseMode::Write);
     if shared.table.get(attr.gfid).is_some_and(is_written) {
         return None;
     }
@@ -78,7 +83,8 @@ fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
 }
 
 impl FileSystem {
-    /// Bytes that a file takes on disk, without parity, if no shard has to be asked for them; else its size, and true.
+    /// Bytes that a file takes on disk, without parity, if no shard has to be asked for them; else
+    /// its size, and true.
     pub fn allocated_known(&self, attr: &Attr) -> (u64, bool) {
         let Ok(object_bytes) = super::backend::object_bytes(&self.client, attr.pool) else {
             return (full(attr), false);
@@ -91,7 +97,8 @@ impl FileSystem {
 }
 
 impl<B: Backend> LocalFs<B> {
-    /// Bytes that a file takes on disk, without parity; of a file whose shards do not answer within 2 s, its size.
+    /// Bytes that a file takes on disk, without parity; of a file whose shards do not answer within
+    /// 2 s, its size.
     pub async fn allocated(&self, attr: &Attr) -> u64 {
         let Ok(object_bytes) = self.backend.object_bytes(attr.pool) else { return full(attr) };
         if let Some(bytes) = known(&self.shared, attr, object_bytes) {
@@ -127,7 +134,8 @@ mod tests {
 
     #[test]
     fn answers_age() {
-        let (usage, gfid, now) = (Usage::new(&LockTable::default()), Gfid::of_inode(5), Instant::now());
+        let (usage, gfid, now) =
+            (Usage::new(&LockTable::default()), Gfid::of_inode(5), Instant::now());
         usage.known.lock().insert(gfid, (now, 7));
         assert_eq!(usage.get(gfid, now), Some(7));
         assert_eq!(usage.get(gfid, now + AGE_MAX), None);

@@ -1,7 +1,7 @@
 //! Waiting among the tasks of one worker: notifications, numbers reached, bounded budgets.
 //!
-//! Contract: single-threaded (`Rc`, `Cell`), no clock, no I/O. Dropping a future that waits leaves nothing behind that
-//! could block another.
+//! Contract: single-threaded (`Rc`, `Cell`), no clock, no I/O. Dropping a future that waits leaves
+//! nothing behind that could block another.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -89,7 +89,11 @@ impl Mark {
         }
         let mut waiting = self.waiting.borrow_mut();
         let at = waiting.partition_point(|(wanted, _)| *wanted <= number);
-        let known = waiting.range(..at).rev().take_while(|(w, _)| *w == number).any(|(_, w)| w.will_wake(cx.waker()));
+        let known = waiting
+            .range(..at)
+            .rev()
+            .take_while(|(w, _)| *w == number)
+            .any(|(_, w)| w.will_wake(cx.waker()));
         if !known {
             waiting.insert(at, (number, cx.waker().clone()));
         }
@@ -137,7 +141,12 @@ impl Budget {
     /// At most `limit` in use at once.
     pub fn new(limit: usize) -> Rc<Self> {
         let limit = Cell::new(limit);
-        Rc::new(Self { limit, used: Cell::new(0), next_ticket: Cell::new(0), waiting: RefCell::default() })
+        Rc::new(Self {
+            limit,
+            used: Cell::new(0),
+            next_ticket: Cell::new(0),
+            waiting: RefCell::default(),
+        })
     }
 
     /// From now on at most so much: what is in use is not taken away.
@@ -279,13 +288,17 @@ mod tests {
         let waker = Waker::from(Arc::new(Count::default()));
         let mut cx = Context::from_waker(&waker);
         let budget = Budget::new(10);
-        let Poll::Ready(first) = pin!(budget.acquire(8)).poll(&mut cx) else { panic!("there is room") };
+        let Poll::Ready(first) = pin!(budget.acquire(8)).poll(&mut cx) else {
+            panic!("there is room")
+        };
         let mut big = Box::pin(budget.acquire(50));
         assert!(big.as_mut().poll(&mut cx).is_pending());
         let mut small = pin!(budget.acquire(1));
         assert!(small.as_mut().poll(&mut cx).is_pending(), "not past the one that came first");
         drop(first);
-        let Poll::Ready(permit) = big.as_mut().poll(&mut cx) else { panic!("the whole budget is free") };
+        let Poll::Ready(permit) = big.as_mut().poll(&mut cx) else {
+            panic!("the whole budget is free")
+        };
         assert_eq!(budget.used(), 10);
         drop(permit);
         drop(big);
@@ -298,7 +311,9 @@ mod tests {
         let waker = Waker::from(Arc::new(Count::default()));
         let mut cx = Context::from_waker(&waker);
         let budget = Budget::new(1);
-        let Poll::Ready(held) = pin!(budget.acquire(1)).poll(&mut cx) else { panic!("there is room") };
+        let Poll::Ready(held) = pin!(budget.acquire(1)).poll(&mut cx) else {
+            panic!("there is room")
+        };
         let mut gives_up = Box::pin(budget.acquire(1));
         assert!(gives_up.as_mut().poll(&mut cx).is_pending());
         let mut stays = pin!(budget.acquire(1));

@@ -39,7 +39,12 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> Result<(), ClientError> {
+    pub async fn punch(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        hint: WriterHint,
+    ) -> Result<(), ClientError> {
         let _timed = self.local.times.change.stopwatch();
         let layout = Layout::new(self.local.profile(file.pool)?);
         let (size, stripe) = (layout.profile().object_bytes(), layout.profile().stripe_bytes());
@@ -50,7 +55,8 @@ impl LocalIo {
                 let base = u64::from(*index) * size;
                 let (object, hint) = (file.object(*index), hint.of_object(base, size));
                 let part = range.start.max(base) - base..range.end.min(base + size) - base;
-                let (head, tail) = (part.start.next_multiple_of(stripe), part.end / stripe * stripe);
+                let (head, tail) =
+                    (part.start.next_multiple_of(stripe), part.end / stripe * stripe);
                 if head < tail {
                     jobs.push((object, hint, head..tail, true));
                 }
@@ -59,14 +65,36 @@ impl LocalIo {
                 jobs.extend(partial.map(|edge| (object, hint, edge, false)));
             }
             let run = |(object, hint, range, whole): (ObjectId, ObjectHint, Range<u64>, bool)| {
-                self.on_owner(file, object, "storage daemons to write to", move |local, pg| async move {
-                    let _permit = local.permit(0).await;
-                    if whole {
-                        return write::mutate(&local, &pg, object, Op::Punch, range, hint.logical_end).await;
-                    }
-                    let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                    write::write_piece(&local, &pg, object, range.start, zeros, hint, Ending::default()).await
-                })
+                self.on_owner(
+                    file,
+                    object,
+                    "storage daemons to write to",
+                    move |local, pg| async move {
+                        let _permit = local.permit(0).await;
+                        if whole {
+                            return write::mutate(
+                                &local,
+                                &pg,
+                                object,
+                                Op::Punch,
+                                range,
+                                hint.logical_end,
+                            )
+                            .await;
+                        }
+                        let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
+                        write::write_piece(
+                            &local,
+                            &pg,
+                            object,
+                            range.start,
+                            zeros,
+                            hint,
+                            Ending::default(),
+                        )
+                        .await
+                    },
+                )
             };
             join_all(jobs.into_iter().map(run)).await.into_iter().collect::<Result<(), _>>()?;
         }
@@ -78,7 +106,12 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<(), ClientError> {
+    pub async fn truncate(
+        &self,
+        file: FileRef,
+        new_size: u64,
+        old_size: u64,
+    ) -> Result<(), ClientError> {
         let profile = self.local.profile(file.pool)?;
         let (size, stripe) = (profile.object_bytes(), profile.stripe_bytes());
         self.range_of(file, new_size, 0)?;
@@ -98,7 +131,12 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::write`].
-    pub async fn delete(&self, file: FileRef, size_hint: u64, probe: bool) -> Result<(), ClientError> {
+    pub async fn delete(
+        &self,
+        file: FileRef,
+        size_hint: u64,
+        probe: bool,
+    ) -> Result<(), ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         let end = if probe { OBJECTS_MAX } else { size_hint.div_ceil(size) };
         self.delete_objects(file, 0..end).await
@@ -117,7 +155,11 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn extents(&self, file: FileRef, range: Range<u64>) -> Result<Vec<Range<u64>>, ClientError> {
+    pub async fn extents(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+    ) -> Result<Vec<Range<u64>>, ClientError> {
         self.range_of(file, range.end, 0)?;
         let mut found = Vec::new();
         for batch in self.existing_in(file, &range).await?.chunks(OBJECTS_AT_ONCE) {
@@ -131,10 +173,16 @@ impl LocalIo {
     ///
     /// # Errors
     /// As [`LocalIo::read`].
-    pub async fn seek(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>, ClientError> {
+    pub async fn seek(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        sought: Sought,
+    ) -> Result<Option<u64>, ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         // What is near costs no question to every PG.
-        let near = range.end.min((range.start / size).saturating_add(FEW_OBJECTS).saturating_mul(size));
+        let near =
+            range.end.min((range.start / size).saturating_add(FEW_OBJECTS).saturating_mul(size));
         for part in [range.start..near, near..range.end] {
             if let Some(found) = self.seek_in(file, part, sought).await? {
                 return Ok(Some(found));
@@ -143,7 +191,12 @@ impl LocalIo {
         Ok(None)
     }
 
-    async fn seek_in(&self, file: FileRef, range: Range<u64>, sought: Sought) -> Result<Option<u64>, ClientError> {
+    async fn seek_in(
+        &self,
+        file: FileRef,
+        range: Range<u64>,
+        sought: Sought,
+    ) -> Result<Option<u64>, ClientError> {
         let mut at = range.start;
         for batch in self.existing_in(file, &range).await?.chunks(OBJECTS_AT_ONCE) {
             for extent in stat::merge(self.extents_of(file, batch, &range).await?) {
@@ -168,10 +221,18 @@ impl LocalIo {
         let ask = |index: &u32| {
             let (object, base) = (file.object(*index), u64::from(*index) * size);
             let part = range.start.max(base) - base..range.end.min(base + size) - base;
-            self.on_owner(file, object, "storage daemons to read from", move |local, pg| async move {
-                let found = stat::extents(&local, &pg, object, part).await?;
-                Ok(found.into_iter().map(|part| part.start + base..part.end + base).collect::<Vec<_>>())
-            })
+            self.on_owner(
+                file,
+                object,
+                "storage daemons to read from",
+                move |local, pg| async move {
+                    let found = stat::extents(&local, &pg, object, part).await?;
+                    Ok(found
+                        .into_iter()
+                        .map(|part| part.start + base..part.end + base)
+                        .collect::<Vec<_>>())
+                },
+            )
         };
         let answers = join_all(indexes.iter().map(ask)).await;
         Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
@@ -223,7 +284,11 @@ impl LocalIo {
     }
 
     /// Indexes of the objects in a range of the file that may exist, ascending.
-    async fn existing_in(&self, file: FileRef, range: &Range<u64>) -> Result<Vec<u32>, ClientError> {
+    async fn existing_in(
+        &self,
+        file: FileRef,
+        range: &Range<u64>,
+    ) -> Result<Vec<u32>, ClientError> {
         let size = self.local.profile(file.pool)?.object_bytes();
         if range.start >= range.end {
             return Ok(Vec::new());

@@ -38,7 +38,10 @@ impl LiveInflight {
     /// Whoever reads them between two changes gets one old and one new: they do not depend on each
     /// other.
     pub fn get(&self) -> Inflight {
-        Inflight { ops: self.ops.load(Ordering::Relaxed), op_bytes: self.op_bytes.load(Ordering::Relaxed) }
+        Inflight {
+            ops: self.ops.load(Ordering::Relaxed),
+            op_bytes: self.op_bytes.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -71,7 +74,12 @@ const LIVE: [Live; 2] = [
 fn find(key: &str) -> Result<&'static Live, String> {
     let known = || LIVE.map(|live| live.key).join(", ");
     let live = LIVE.iter().find(|live| live.key == key);
-    live.ok_or_else(|| format!("a running client has no setting `{key}`, only {}; others are mount options", known()))
+    live.ok_or_else(|| {
+        format!(
+            "a running client has no setting `{key}`, only {}; others are mount options",
+            known()
+        )
+    })
 }
 
 fn describe(shared: &Shared, live: &Live) -> Setting {
@@ -94,7 +102,8 @@ pub(super) fn set(shared: &Shared, key: &str, value: &str) -> Result<Setting, St
     let live = find(key)?;
     let (min, max) = (live.range.start(), live.range.end());
     let number = value.parse().ok().filter(|number| live.range.contains(number));
-    let number = number.ok_or_else(|| format!("{key} = {value}: must be a whole number from {min} to {max}"))?;
+    let number = number
+        .ok_or_else(|| format!("{key} = {value}: must be a whole number from {min} to {max}"))?;
     (live.of)(&shared.inflight).store(number, Ordering::Relaxed);
     shared.on_workers(|worker| local::with(worker, |local| local.learn_inflight()));
     tracing::info!(key, value, "setting changed");
@@ -107,9 +116,15 @@ pub(super) fn answer(shared: &Shared, connection: &Connection, message: &Message
         return false;
     }
     let done = match protocol::decode::<AdminRequest>("admin request", &message.front) {
-        Ok(AdminRequest::ShowConfig) => Ok(AdminReply::Settings(LIVE.iter().map(|l| describe(shared, l)).collect())),
-        Ok(AdminRequest::GetConfig { key }) => find(&key).map(|l| AdminReply::Settings(vec![describe(shared, l)])),
-        Ok(AdminRequest::SetConfig { key, value }) => set(shared, &key, &value).map(AdminReply::Changed),
+        Ok(AdminRequest::ShowConfig) => {
+            Ok(AdminReply::Settings(LIVE.iter().map(|l| describe(shared, l)).collect()))
+        }
+        Ok(AdminRequest::GetConfig { key }) => {
+            find(&key).map(|l| AdminReply::Settings(vec![describe(shared, l)]))
+        }
+        Ok(AdminRequest::SetConfig { key, value }) => {
+            set(shared, &key, &value).map(AdminReply::Changed)
+        }
         Err(error) => Err(error.to_string()),
     };
     let reply = done.unwrap_or_else(AdminReply::Refused);

@@ -1,10 +1,12 @@
-//! What a session was promised: that it lives until some time, and that it is the only mount until some time.
+//! What a session was promised: that it lives until some time, and that it is the only mount until
+//! some time.
 //!
-//! Contract: no clock; times are milliseconds after a beginning that the caller knows. A promise is taken down with the
-//! session's [`Standing`] locked, and only for the session that it was made to, while nobody has declared it dead; that
-//! takes all promises back. So an answer that comes late revives nothing. Whoever counts on a promise takes no lock, and
-//! looks at the time before the term, which are written in the other order: the promise of a new term is never taken for
-//! one of the term before.
+//! Contract: no clock; times are milliseconds after a beginning that the caller knows. A promise is
+//! taken down with the session's [`Standing`] locked, and only for the session that it was made to,
+//! while nobody has declared it dead; that takes all promises back. So an answer that comes late
+//! revives nothing. Whoever counts on a promise takes no lock, and looks at the time before the
+//! term, which are written in the other order: the promise of a new term is never taken for one of
+//! the term before.
 //!
 //! The words are parameters, so that `loom` can stand in for the hardware in the tests.
 
@@ -73,7 +75,8 @@ impl<W: Word> Promises<W> {
     /// The session is the only mount until then, in this term.
     pub fn alone(&self, standing: &Standing, session: SessionId, until: u64, term: u64) {
         if standing.is_alive(session) && term >= self.term.load(Ordering::Acquire) {
-            // The term first: whoever sees the new promise must not take it for one of the term before.
+            // The term first: whoever sees the new promise must not take it for one of the term
+            // before.
             self.term.store(term, Ordering::Release);
             self.alone_until.fetch_max(until, Ordering::AcqRel);
         }

@@ -1,4 +1,5 @@
-//! What all threads of a client share: the session, the map, the connections for control calls, events.
+//! What all threads of a client share: the session, the map, the connections for control calls,
+//! events.
 //!
 //! Contract: locks are held for a few instructions and never across a wait.
 
@@ -12,7 +13,9 @@ use crate::objecter::local;
 use bytes::Bytes;
 use cluster::ClusterMap;
 use messenger::sync::ContentionMutex;
-use messenger::{CallError, Connection, Handle, LateCluster, Layer, Message, Operation, TrafficClass, Worker};
+use messenger::{
+    CallError, Connection, Handle, LateCluster, Layer, Message, Operation, TrafficClass, Worker,
+};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind, SessionId};
@@ -28,8 +31,9 @@ const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause before a call is made again after a connection was lost or the answer was "not yet".
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What of its time to live a session does not use. With renewals three times in that time it is met only when they fail;
-/// what lies in it is for dropping what the kernel has cached, before the cluster lets anybody else change it.
+/// What of its time to live a session does not use. With renewals three times in that time it is
+/// met only when they fail; what lies in it is for dropping what the kernel has cached, before the
+/// cluster lets anybody else change it.
 const MARGIN_PARTS: u32 = 10;
 
 /// How often a lease that may not be used is looked at again.
@@ -57,7 +61,8 @@ pub(crate) struct Shared {
     begun: Instant,
     /// Times in it are milliseconds after `begun`.
     promises: Promises,
-    /// Of the newest map that every worker has learned: whichever carries an operation out has that or a newer one.
+    /// Of the newest map that every worker has learned: whichever carries an operation out has that
+    /// or a newer one.
     epoch: Arc<AtomicU64>,
     asking_for_map: AtomicBool,
     closed: AtomicBool,
@@ -119,8 +124,8 @@ impl Shared {
         self.promises.opened(&mut self.standing.lock(), session, self.lives_until(ttl, asked));
     }
 
-    /// The session was renewed, which was asked for then. The answer may come late: a session that is known to be dead
-    /// stays dead.
+    /// The session was renewed, which was asked for then. The answer may come late: a session that
+    /// is known to be dead stays dead.
     pub fn renewed(&self, session: SessionId, ttl: Duration, asked: Instant) {
         self.promises.renewed(&self.standing.lock(), session, self.lives_until(ttl, asked));
     }
@@ -151,8 +156,8 @@ impl Shared {
         Duration::from_millis(until_ms).saturating_sub(self.begun.elapsed())
     }
 
-    /// Where the session stands now, for the rules of leases: the margin is taken off, and the map is one that every
-    /// worker has.
+    /// Where the session stands now, for the rules of leases: the margin is taken off, and the map
+    /// is one that every worker has.
     pub fn moment(&self) -> Moment {
         Moment {
             now: self.begun.elapsed(),
@@ -294,8 +299,8 @@ impl Shared {
         self.teach(&map);
     }
 
-    /// Brings a map to every worker, soon; the last one publishes its epoch (rule GrantEpoch: an operation that looks at
-    /// the epoch may be carried out by any of them).
+    /// Brings a map to every worker, soon; the last one publishes its epoch (rule GrantEpoch: an
+    /// operation that looks at the epoch may be carried out by any of them).
     pub fn teach(&self, map: &Arc<ClusterMap>) {
         let (map, epoch) = (Arc::clone(map), Arc::clone(&self.epoch));
         let untaught = Arc::new(AtomicUsize::new(self.handle.workers()));
@@ -335,7 +340,9 @@ impl Shared {
                 self.learn(&update);
                 Ok(())
             }
-            other => Err(ClientError::Protocol(format!("the monitor answered {other:?} to a subscription"))),
+            other => Err(ClientError::Protocol(format!(
+                "the monitor answered {other:?} to a subscription"
+            ))),
         }
     }
 
@@ -350,11 +357,16 @@ impl Shared {
     /// Waits, on any thread.
     pub async fn pause(&self, duration: Duration) {
         // If the runtime has stopped, whoever waits finds out by what it does next.
-        let _ = self.handle.run_on(0, move |worker| async move { worker.sleep(duration).await }).await;
+        let _ =
+            self.handle.run_on(0, move |worker| async move { worker.sleep(duration).await }).await;
     }
 
     /// A call to the monitor, made again when the connection lost it.
-    pub async fn call_monitor(&self, request: &MonitorRequest, deadline: Instant) -> Result<MonitorReply, ClientError> {
+    pub async fn call_monitor(
+        &self,
+        request: &MonitorRequest,
+        deadline: Instant,
+    ) -> Result<MonitorReply, ClientError> {
         let connection = self.monitor.get().ok_or(ClientError::Closed)?;
         let front = protocol::encode(request);
         loop {
@@ -365,7 +377,12 @@ impl Shared {
             if remaining.is_zero() {
                 return Err(ClientError::TimedOut("the monitor"));
             }
-            let message = Message::new(TrafficClass::Control, Kind::Monitor.to_u16(), front.clone(), Bytes::new());
+            let message = Message::new(
+                TrafficClass::Control,
+                Kind::Monitor.to_u16(),
+                front.clone(),
+                Bytes::new(),
+            );
             match connection.call(message, remaining).await {
                 Ok(reply) => return monitor_reply(&reply),
                 Err(CallError::Deadline) => return Err(ClientError::TimedOut("the monitor")),
@@ -376,7 +393,10 @@ impl Shared {
                     } else if self.gone.load(Ordering::Acquire) {
                         ClientError::ClusterGone
                     } else {
-                        ClientError::Connect { monitor: self.config.monitor.clone(), reason: self.reason(error) }
+                        ClientError::Connect {
+                            monitor: self.config.monitor.clone(),
+                            reason: self.reason(error),
+                        }
                     });
                 }
             }
@@ -388,7 +408,9 @@ impl Shared {
         match error {
             _ if !problem.is_empty() => problem.clone(),
             // What is no monitor closes a connection on which it is asked for the map.
-            CallError::Closed => "what listens there closed the connection: it is no monitor".to_owned(),
+            CallError::Closed => {
+                "what listens there closed the connection: it is no monitor".to_owned()
+            }
             other => other.to_string(),
         }
     }
@@ -478,7 +500,8 @@ mod tests {
         assert_eq!(shared.moment().epoch, Epoch::default(), "worker 1 has not");
         shared.opened(ONE, TTL, Instant::now());
         let waiting = Arc::clone(&shared);
-        let usable = shared.handle.run_on(0, move |_| async move { waiting.usable(Epoch::new(7)).await });
+        let usable =
+            shared.handle.run_on(0, move |_| async move { waiting.usable(Epoch::new(7)).await });
         go_on.send(()).expect("waits");
         messenger::sync::block_on(usable).expect("runs").expect("the map is everywhere");
         assert_eq!(shared.moment().epoch, Epoch::new(7));

@@ -1,7 +1,7 @@
 //! The library's messages, entries and sets of voters as ours, and back; and the log that it reads.
 //!
-//! Contract: no protobuf is encoded or parsed here. A change of voters lies in an entry's `context`,
-//! in our own layout.
+//! Contract: no protobuf is encoded or parsed here. A change of voters lies in an entry's
+//! `context`, in our own layout.
 
 use crate::frame::{Ballot, Body, Candidacy, Frame};
 use crate::memlog::MemLog;
@@ -33,8 +33,12 @@ pub fn to_frame(group: GroupId, from: ReplicaId, message: &pb::Message) -> Optio
         MessageType::MsgRequestPreVote => Body::PreVote(candidacy(message)),
         MessageType::MsgRequestVoteResponse => Body::VoteReply(ballot(message)),
         MessageType::MsgRequestPreVoteResponse => Body::PreVoteReply(ballot(message)),
-        MessageType::MsgHeartbeat => Body::Heartbeat { commit: message.commit, round: round(message) },
-        MessageType::MsgHeartbeatResponse => Body::HeartbeatReply { commit: message.commit, round: round(message) },
+        MessageType::MsgHeartbeat => {
+            Body::Heartbeat { commit: message.commit, round: round(message) }
+        }
+        MessageType::MsgHeartbeatResponse => {
+            Body::HeartbeatReply { commit: message.commit, round: round(message) }
+        }
         MessageType::MsgSnapshot => Body::Snapshot(from_snapshot(message.get_snapshot())),
         MessageType::MsgTimeoutNow => Body::TimeoutNow,
         // the library forwards proposals and questions only if a follower asks it to
@@ -66,7 +70,9 @@ fn ballot(message: &pb::Message) -> Ballot {
 pub fn to_message(id: ReplicaId, frame: &Frame) -> Option<pb::Message> {
     let mut message = pb::Message::default();
     (message.from, message.to, message.term) = (frame.from.raw(), id.raw(), frame.term);
-    let context = |round: u64| if round == 0 { Bytes::new() } else { Bytes::copy_from_slice(&round.to_le_bytes()) };
+    let context = |round: u64| {
+        if round == 0 { Bytes::new() } else { Bytes::copy_from_slice(&round.to_le_bytes()) }
+    };
     let kind = match &frame.body {
         Body::Append { prev, prev_term, commit, entries } => {
             (message.index, message.log_term, message.commit) = (*prev, *prev_term, *commit);
@@ -81,7 +87,8 @@ pub fn to_message(id: ReplicaId, frame: &Frame) -> Option<pb::Message> {
         Body::Vote(candidacy) | Body::PreVote(candidacy) => {
             let Candidacy { last, last_term, commit, commit_term, transfer, priority } = *candidacy;
             (message.index, message.log_term) = (last, last_term);
-            (message.commit, message.commit_term, message.priority) = (commit, commit_term, priority);
+            (message.commit, message.commit_term, message.priority) =
+                (commit, commit_term, priority);
             if transfer {
                 message.context = Bytes::from_static(TRANSFER);
             }
@@ -91,7 +98,8 @@ pub fn to_message(id: ReplicaId, frame: &Frame) -> Option<pb::Message> {
             }
         }
         Body::VoteReply(ballot) | Body::PreVoteReply(ballot) => {
-            (message.reject, message.commit, message.commit_term) = (ballot.refused, ballot.commit, ballot.commit_term);
+            (message.reject, message.commit, message.commit_term) =
+                (ballot.refused, ballot.commit, ballot.commit_term);
             match frame.body {
                 Body::VoteReply(_) => MessageType::MsgRequestVoteResponse,
                 _ => MessageType::MsgRequestPreVoteResponse,
@@ -120,7 +128,9 @@ pub fn to_message(id: ReplicaId, frame: &Frame) -> Option<pb::Message> {
 pub fn from_entry(entry: &pb::Entry) -> Entry {
     let (kind, data) = match entry.get_entry_type() {
         EntryType::EntryNormal => (EntryKind::Data, entry.data.clone()),
-        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => (EntryKind::Voters, entry.context.clone()),
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+            (EntryKind::Voters, entry.context.clone())
+        }
     };
     Entry { index: entry.index, term: entry.term, kind, data }
 }
@@ -207,7 +217,11 @@ impl raft::Storage for MemLog {
         let mut hard = pb::HardState::default();
         (hard.term, hard.vote) = (self.hard.term, self.hard.vote.map_or(0, ReplicaId::raw));
         hard.commit = self.hard.commit;
-        let voters = self.snapshot.as_ref().map(|snapshot| to_conf_state(&snapshot.voters)).unwrap_or_default();
+        let voters = self
+            .snapshot
+            .as_ref()
+            .map(|snapshot| to_conf_state(&snapshot.voters))
+            .unwrap_or_default();
         Ok(raft::RaftState::new(hard, voters))
     }
 
@@ -226,7 +240,8 @@ impl raft::Storage for MemLog {
     }
 
     fn term(&self, idx: u64) -> raft::Result<u64> {
-        let missing = if idx < self.first() { StorageError::Compacted } else { StorageError::Unavailable };
+        let missing =
+            if idx < self.first() { StorageError::Compacted } else { StorageError::Unavailable };
         self.term(idx).ok_or(missing.into())
     }
 

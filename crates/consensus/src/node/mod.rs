@@ -1,16 +1,17 @@
 //! One group's replica around the library: this module is the only one that names it.
 //!
-//! Contract: what arrives here went through [`crate::guard`], so nothing from outside reaches one of
-//! the library's assertions. Everything that it wants written goes out as a [`Write`], in order, and
-//! comes back through [`Node::written`]. Its timeouts are drawn from the replica's own seed, so that a
-//! walk of the simulator is the same each time.
+//! Contract: what arrives here went through [`crate::guard`], so nothing from outside reaches one
+//! of the library's assertions. Everything that it wants written goes out as a [`Write`], in order,
+//! and comes back through [`Node::written`]. Its timeouts are drawn from the replica's own seed, so
+//! that a walk of the simulator is the same each time.
 
 mod convert;
 
 use crate::frame::Frame;
 use crate::memlog::MemLog;
 use crate::types::{
-    ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, Index, ReplicaId, Snapshot, Term, VoterChange, Voters,
+    ENTRY_BYTES_MAX, Entry, EntryKind, GroupId, HardState, Index, ReplicaId, Snapshot, Term,
+    VoterChange, Voters,
 };
 use bytes::Bytes;
 use convert::{from_conf_state, from_entry, from_snapshot, to_change, to_frame, to_message};
@@ -115,8 +116,15 @@ impl std::fmt::Debug for Node {
 
 impl Node {
     /// The log must have been checked: no hole, promises not behind it.
-    pub fn new(group: GroupId, id: ReplicaId, log: MemLog, seed: u64, rules: Rules) -> Result<Self, String> {
-        let voters = log.snapshot.as_ref().map(|snapshot| snapshot.voters.clone()).unwrap_or_default();
+    pub fn new(
+        group: GroupId,
+        id: ReplicaId,
+        log: MemLog,
+        seed: u64,
+        rules: Rules,
+    ) -> Result<Self, String> {
+        let voters =
+            log.snapshot.as_ref().map(|snapshot| snapshot.voters.clone()).unwrap_or_default();
         let (applied, durable_commit) = (log.base().0, log.hard.commit);
         let config = raft::Config {
             id: id.raw(),
@@ -224,10 +232,12 @@ impl Node {
     /// The library waits for ever for the answer to a snapshot.
     fn retry_snapshots(&mut self) {
         let prs = self.raw.raft.prs();
-        let is_sending =
-            |id: &ReplicaId| prs.get(id.raw()).is_some_and(|progress| progress.state == ProgressState::Snapshot);
+        let is_sending = |id: &ReplicaId| {
+            prs.get(id.raw()).is_some_and(|progress| progress.state == ProgressState::Snapshot)
+        };
         let sending: Vec<u64> = self.voters.all().filter(is_sending).map(ReplicaId::raw).collect();
-        self.snapshot_ticks.retain(|(id, _)| self.raw.raft.state == StateRole::Leader && sending.contains(id));
+        self.snapshot_ticks
+            .retain(|(id, _)| self.raw.raft.state == StateRole::Leader && sending.contains(id));
         for id in sending {
             match self.snapshot_ticks.iter_mut().find(|(other, _)| *other == id) {
                 Some((_, ticks)) => *ticks += 1,
@@ -325,19 +335,29 @@ impl Node {
     /// Has this replica everything that is committed, as far as the leader knows?
     pub fn has_caught_up(&self, id: ReplicaId) -> bool {
         let raft = &self.raw.raft;
-        raft.prs().get(id.raw()).is_some_and(|p| p.recent_active && p.matched >= raft.raft_log.committed)
+        raft.prs()
+            .get(id.raw())
+            .is_some_and(|p| p.recent_active && p.matched >= raft.raft_log.committed)
     }
 
-    /// The application's state at `index`, which it has been given out: entries up to it may go. False
-    /// if it is not newer than the last, or one is being written.
+    /// The application's state at `index`, which it has been given out: entries up to it may go.
+    /// False if it is not newer than the last, or one is being written.
     pub fn snapshot(&mut self, index: Index, data: Bytes) -> bool {
         let newer = index > self.log().base().0 && index <= self.applied;
-        let (true, false, Some(term)) = (newer, self.is_cutting, self.log_term(index)) else { return false };
+        let (true, false, Some(term)) = (newer, self.is_cutting, self.log_term(index)) else {
+            return false;
+        };
         // all of it is handed to the disk before: applied entries are on the disk
-        let voters = self.history.iter().rev().find(|(from, _)| *from <= index).map(|(_, voters)| voters.clone());
+        let voters = self
+            .history
+            .iter()
+            .rev()
+            .find(|(from, _)| *from <= index)
+            .map(|(_, voters)| voters.clone());
         let snapshot = Snapshot { index, term, voters: voters.unwrap_or_default(), data };
         self.is_cutting = true;
-        let write = Write { snapshot: Some(snapshot.clone()), hard: Some(self.hard()), ..Write::default() };
+        let write =
+            Write { snapshot: Some(snapshot.clone()), hard: Some(self.hard()), ..Write::default() };
         let pending = self.write(write);
         pending.cuts = Some(snapshot);
         true
@@ -345,7 +365,11 @@ impl Node {
 
     fn hard(&self) -> HardState {
         let raft = &self.raw.raft;
-        HardState { term: raft.term, vote: ReplicaId::from_raw(raft.vote), commit: raft.raft_log.committed }
+        HardState {
+            term: raft.term,
+            vote: ReplicaId::from_raw(raft.vote),
+            commit: raft.raft_log.committed,
+        }
     }
 
     /// Puts a write out and notes it.
@@ -428,7 +452,8 @@ impl Node {
 
     fn take_ready(&mut self) {
         let mut ready = self.raw.ready();
-        let snapshot = Some(ready.snapshot()).filter(|snapshot| !snapshot.is_empty()).map(from_snapshot);
+        let snapshot =
+            Some(ready.snapshot()).filter(|snapshot| !snapshot.is_empty()).map(from_snapshot);
         let append: Vec<Entry> = ready.entries().iter().map(from_entry).collect();
         let hard = ready.must_sync().then(|| self.hard());
         if let Some(snapshot) = &snapshot {
@@ -437,15 +462,19 @@ impl Node {
             self.raw.mut_store().restore(snapshot.clone());
         }
         self.raw.mut_store().append(&append);
-        let now: Vec<_> = ready.take_messages().iter().filter_map(|m| to_frame(self.group, self.id, m)).collect();
+        let now: Vec<_> =
+            ready.take_messages().iter().filter_map(|m| to_frame(self.group, self.id, m)).collect();
         self.events.extend(now.into_iter().map(Event::Send));
         self.to_apply.extend(ready.take_committed_entries().iter().map(from_entry));
         for state in ready.take_read_states() {
             let round = state.request_ctx.try_into().map_or(0, u64::from_le_bytes);
             self.events.push(Event::Round(round, state.index));
         }
-        let frames: Vec<_> =
-            ready.take_persisted_messages().iter().filter_map(|m| to_frame(self.group, self.id, m)).collect();
+        let frames: Vec<_> = ready
+            .take_persisted_messages()
+            .iter()
+            .filter_map(|m| to_frame(self.group, self.id, m))
+            .collect();
         let number = ready.number();
         self.raw.advance_append_async(ready);
         let restarts = snapshot.is_some();
@@ -468,14 +497,15 @@ impl Node {
             last.frames.extend(frames);
             return;
         }
-        let restores = write.snapshot.as_ref().map(|snapshot| (snapshot.index, snapshot.data.clone()));
+        let restores =
+            write.snapshot.as_ref().map(|snapshot| (snapshot.index, snapshot.data.clone()));
         let pending = self.write(write);
         (pending.ready, pending.frames, pending.restores) = (Some(number), frames, restores);
     }
 
-    /// Gives out what is committed. A change of voters takes effect only when the disk knows that it
-    /// is committed: after a restart this replica would otherwise act under voters that others have
-    /// left behind.
+    /// Gives out what is committed. A change of voters takes effect only when the disk knows that
+    /// it is committed: after a restart this replica would otherwise act under voters that others
+    /// have left behind.
     fn apply(&mut self) {
         let mut given = Vec::new();
         while let Some(entry) = self.to_apply.pop_front() {
@@ -515,7 +545,10 @@ impl Node {
 
     /// In the place of the one that the library draws.
     fn set_timeout(&mut self) {
-        let mut mixed = self.seed ^ self.id.raw().rotate_left(17) ^ self.term().rotate_left(40) ^ self.campaigns;
+        let mut mixed = self.seed
+            ^ self.id.raw().rotate_left(17)
+            ^ self.term().rotate_left(40)
+            ^ self.campaigns;
         for _ in 0..2 {
             mixed = (mixed ^ mixed >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             mixed ^= mixed >> 29;

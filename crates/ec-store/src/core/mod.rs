@@ -1,26 +1,32 @@
 //! The executor of one core: its PGs, its journal, its fragment files, on one worker thread.
 //!
-//! Contract: a [`Core`] lives on the worker that opened it and is called there only; clones are the same core. What
-//! waits for the disk runs on the runtime's I/O threads, but for syncs that are expected to be brief. Replies leave through an [`Outlet`].
+//! Contract: a [`Core`] lives on the worker that opened it and is called there only; clones are the
+//! same core. What waits for the disk runs on the runtime's I/O threads, but for syncs that are
+//! expected to be brief. Replies leave through an [`Outlet`].
 //!
-//! **Group commit.** Messages that arrive in one loop turn are taken first; at its end the journal is flushed once, and
-//! only then one acknowledgement for each (PG, session) leaves. Syncs run at most one at a time: at once when a session
-//! asks (fsync), else every `journal_sync_interval` while anything is unsynced.
+//! **Group commit.** Messages that arrive in one loop turn are taken first; at its end the journal
+//! is flushed once, and only then one acknowledgement for each (PG, session) leaves. Syncs run at
+//! most one at a time: at once when a session asks (fsync), else every `journal_sync_interval`
+//! while anything is unsynced.
 //!
-//! **Upkeep.** Every [`UPKEEP_INTERVAL`]: records below the stable marks are applied, object by object; when a quarter of
-//! the journal is used, another shard waits for it, or every [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and
-//! whole segments of the journal go.
+//! **Upkeep.** Every [`UPKEEP_INTERVAL`]: records below the stable marks are applied, object by
+//! object; when a quarter of the journal is used, another shard waits for it, or every
+//! [`TRIM_IDLE`], fragment files are synced, a checkpoint is written and synced, and whole segments
+//! of the journal go.
 //!
-//! **Limits.** Records not applied are held in memory and bounded by the journal: at `journal_bytes_max` sessions are asked to begin no more
-//! writes, and what is on its way is taken, a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that does
-//! not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk is `NoSpace` and loses nothing. After a
-//! failed sync everybody is told `Io` until a restart.
-//! The bounds of [`crate::throttle`] ask sessions to begin no more writes in the same way: records
-//! held in memory, bytes of one sync.
+//! **Limits.** Records not applied are held in memory and bounded by the journal: at
+//! `journal_bytes_max` sessions are asked to begin no more writes, and what is on its way is taken,
+//! a window for each session ([`SESSION_WINDOW_BYTES`]). Beyond that, which only a session that
+//! does not heed it or a returning shard comes to, they are told `Busy` and send again. A full disk
+//! is `NoSpace` and loses nothing. After a failed sync everybody is told `Io` until a restart. The
+//! bounds of [`crate::throttle`] ask sessions to begin no more writes in the same way: records held
+//! in memory, bytes of one sync.
 //!
-//! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads the journal again,
-//! `reading` serves reads, `times` times them, `upkeep` syncs, applies and trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back and
-//! repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
+//! Start reading at [`Core::handle`]. `store` is the storage seam's real backend, `restart` reads
+//! the journal again, `reading` serves reads, `times` times them, `upkeep` syncs, applies and
+//! trims, `sync_job` is one sync, `sync_state` knows how they go, [`recovery`] brings shards back
+//! and repairs, `backfill` makes that wait on a nearly full disk, `listing` trims before a shard is
+//! told what it missed, `comparing` finds what need not move, [`scrub`] compares shards.
 
 mod backfill;
 mod background;
@@ -68,9 +74,12 @@ use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
 use pace::Pace;
 use protocol::monitor::{PgBacklog, SessionHolding};
 use protocol::shard::{
-    AckMessage, AttachRequest, MarkRequest, ReadRequest, SESSION_WINDOW_BYTES, ShardHead, Status, WriteRequest,
+    AckMessage, AttachRequest, MarkRequest, ReadRequest, SESSION_WINDOW_BYTES, ShardHead, Status,
+    WriteRequest,
 };
-use protocol::{AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet};
+use protocol::{
+    AttachId, CoreId, Epoch, Kind, ObjectId, PgId, Seq, SessionId, ShardIndex, ShardSet,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -84,7 +93,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How often limits are looked at, and what has become stable while nothing is written.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
-/// How long applied records stay in a journal that is far from full: trimming syncs every changed file.
+/// How long applied records stay in a journal that is far from full: trimming syncs every changed
+/// file.
 pub const TRIM_IDLE: Duration = Duration::from_secs(5);
 /// Ranges waiting to be repaired: more are found again by the next read.
 const REPAIRS_MAX: usize = 1024;
@@ -94,12 +104,13 @@ const REPAIRS_MAX: usize = 1024;
 pub struct CoreConfig {
     /// Which core.
     pub core: CoreId,
-    /// The journal. `journal_bytes_max` and a window for each session bound the memory for unapplied records, too; default 512 MiB.
+    /// The journal. `journal_bytes_max` and a window for each session bound the memory for
+    /// unapplied records, too; default 512 MiB.
     pub journal: JournalConfig,
     /// The fragment store.
     pub fragment: FragmentConfig,
-    /// Time between syncs while anything is unsynced: what the loss of power can take from writes without fsync, and how
-    /// long records wait to be applied. Default 200 ms.
+    /// Time between syncs while anything is unsynced: what the loss of power can take from writes
+    /// without fsync, and how long records wait to be applied. Default 200 ms.
     pub journal_sync_interval: Duration,
     /// I/O threads that a sync takes at most, at least one. Default 4.
     pub sync_lanes: usize,
@@ -108,25 +119,29 @@ pub struct CoreConfig {
     /// I/O threads that scrubs, rebuilding and returning space take at a time, at least one.
     /// Default 1.
     pub disk_threads: u64,
-    /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which backfill pauses (0.90).
+    /// Shares of the disk at which sessions are told that it is full (default 0.95), and at which
+    /// backfill pauses (0.90).
     pub ratios: FullRatios,
     /// Least size of a write that goes straight to never-written space, in bytes. Default
     /// [`PgShard::DIRECT_BYTES_MIN`].
     pub direct_bytes_min: u32,
-    /// Objects that are remembered of what an absent shard of a PG misses; beyond it all that the PG holds is compared when
-    /// the shard is back. Default [`PgShard::DIRTY_OBJECTS_MAX`].
+    /// Objects that are remembered of what an absent shard of a PG misses; beyond it all that the
+    /// PG holds is compared when the shard is back. Default [`PgShard::DIRTY_OBJECTS_MAX`].
     pub dirty_objects_max: usize,
-    /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros. For measuring only:
-    /// [`protocol::monitor::PathCut::MsgrPg`]. Default false.
+    /// Writes end, acknowledged, when the PG has processed them, and are dropped; reads give zeros.
+    /// For measuring only: [`protocol::monitor::PathCut::MsgrPg`]. Default false.
     pub cut_after_pg: bool,
-    /// What the cores of the disk do to it. Default: the disk has this core alone, or it and those with lower numbers.
+    /// What the cores of the disk do to it. Default: the disk has this core alone, or it and those
+    /// with lower numbers.
     pub disk: Arc<DiskUse>,
     /// Bytes of each shard that scrubs led by this core read in a second, at most. Default 32 MiB.
     pub scrub_bytes_per_sec: u64,
-    /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no limit. Default 0.
+    /// Bytes that returning shards of this core rebuild or compare in a second, at most; 0: no
+    /// limit. Default 0.
     pub recovery_bytes_per_sec: u64,
-    /// Bytes of a fragment that are compared or rebuilt in one go, at most: one or more units of sums
-    /// ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)), up to [`READ_BYTES_MAX`]. Default 1 MiB.
+    /// Bytes of a fragment that are compared or rebuilt in one go, at most: one or more units of
+    /// sums ([`SUM_UNIT_BYTES`](crate::codec::SUM_UNIT_BYTES)), up to [`READ_BYTES_MAX`]. Default 1
+    /// MiB.
     pub recovery_chunk_bytes: u64,
 }
 
@@ -166,7 +181,9 @@ pub enum CoreError {
     #[error(transparent)]
     Fragment(#[from] FragmentError),
     /// The journal holds an entry that this program does not know.
-    #[error("journal entry {lsn} of kind {kind} cannot be read: it was written by another version, or is damaged")]
+    #[error(
+        "journal entry {lsn} of kind {kind} cannot be read: it was written by another version, or is damaged"
+    )]
     Entry {
         /// Its number.
         lsn: u64,
@@ -208,7 +225,8 @@ impl Outlet for Connection {
     }
 }
 
-/// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they are against it.
+/// A range of a fragment that is to be rebuilt from other shards: it failed its checksum, or they
+/// are against it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repair {
     /// The PG.
@@ -250,13 +268,15 @@ struct State<O> {
     queued_bytes: u64,
     /// [`CoreStore::bytes_to_sync`] when a sync began last.
     sync_began_at: u64,
-    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule: DirectSettle), or for a list.
+    /// Another shard waits for a piece that records hold back, which a trim lets through (Rule:
+    /// DirectSettle), or for a list.
     trim_wanted: bool,
     list_waits: ListWaits,
     repairs: VecDeque<Repair>,
     /// Ranges that failed their checksum and are not repaired yet, as (object, start, end).
     corrupt: BTreeSet<(PgId, ObjectId, u64, u64)>,
-    /// Fragments that lost their header and are not repaired yet. A read need not come by before another shard fails.
+    /// Fragments that lost their header and are not repaired yet. A read need not come by before
+    /// another shard fails.
     damaged: BTreeSet<(PgId, ObjectId)>,
     /// Ranges whose bytes the other shards are against.
     mends: BTreeMap<(PgId, ObjectId), (Range<u64>, ShardSet)>,
@@ -308,8 +328,8 @@ impl<O: Outlet> std::fmt::Debug for Core<O> {
 }
 
 impl<O: Outlet> Core<O> {
-    /// Opens journal and fragment files in `dir` and starts the core's tasks on `worker`, on which this must be called.
-    /// Reads the whole journal.
+    /// Opens journal and fragment files in `dir` and starts the core's tasks on `worker`, on which
+    /// this must be called. Reads the whole journal.
     ///
     /// # Errors
     /// [`CoreError`]; nothing was changed.
@@ -318,7 +338,10 @@ impl<O: Outlet> Core<O> {
     /// When [`CoreConfig::recovery_chunk_bytes`] is not what it may be.
     pub fn open(dir: &DataDir, config: CoreConfig, worker: &Worker) -> Result<Self, CoreError> {
         let (chunk, unit) = (config.recovery_chunk_bytes, SUM_UNIT_BYTES as u64);
-        assert!(chunk.is_multiple_of(unit) && (unit..=READ_BYTES_MAX).contains(&chunk), "chunks of {chunk} bytes");
+        assert!(
+            chunk.is_multiple_of(unit) && (unit..=READ_BYTES_MAX).contains(&chunk),
+            "chunks of {chunk} bytes"
+        );
         let (mut store, replays) = restart::open(dir, &config, worker.handle())?;
         if config.cut_after_pg {
             store.cut();
@@ -354,9 +377,11 @@ impl<O: Outlet> Core<O> {
         let (turn, synced, repair) = (Notify::new(), Notify::new(), Notify::new());
         let state = RefCell::new(state);
         let times = CoreTimes::new(worker.handle().operations());
-        let (worker, journal_sync_interval) = (worker.clone(), Cell::new(config.journal_sync_interval));
+        let (worker, journal_sync_interval) =
+            (worker.clone(), Cell::new(config.journal_sync_interval));
         let ratios = Cell::new(config.ratios);
-        let (sync_lanes, disk_threads) = (Cell::new(config.sync_lanes), Slots::new(config.disk_threads));
+        let (sync_lanes, disk_threads) =
+            (Cell::new(config.sync_lanes), Slots::new(config.disk_threads));
         let core = Self {
             shared: Rc::new(Shared {
                 worker,
@@ -456,13 +481,17 @@ impl<O: Outlet> Core<O> {
         Ok(())
     }
 
-    /// Does the journal name bytes that are not on the disk, as far as the PGs are held here? Before the first
-    /// [`Core::learn`]. `shard_of`: which shard of a PG this is. Such a start is one after a loss of power, whatever else
-    /// is known of it: records are dropped, which others may count on.
+    /// Does the journal name bytes that are not on the disk, as far as the PGs are held here?
+    /// Before the first [`Core::learn`]. `shard_of`: which shard of a PG this is. Such a start is
+    /// one after a loss of power, whatever else is known of it: records are dropped, which others
+    /// may count on.
     ///
     /// # Errors
     /// Those of reading the bytes.
-    pub fn lacks_direct_bytes(&self, shard_of: impl Fn(PgId) -> Option<ShardIndex>) -> Result<bool, CoreError> {
+    pub fn lacks_direct_bytes(
+        &self,
+        shard_of: impl Fn(PgId) -> Option<ShardIndex>,
+    ) -> Result<bool, CoreError> {
         let mut state = self.shared.state.borrow_mut();
         let State { store, replays, .. } = &mut *state;
         for (pg, replay) in replays.iter() {
@@ -475,8 +504,8 @@ impl<O: Outlet> Core<O> {
         Ok(false)
     }
 
-    /// All views of a map were passed in: what the journal holds of other PGs is let go, as they are not held here any
-    /// more. Until this is called for the first time nothing is trimmed.
+    /// All views of a map were passed in: what the journal holds of other PGs is let go, as they
+    /// are not held here any more. Until this is called for the first time nothing is trimmed.
     pub fn views_are_complete(&self) {
         let mut state = self.shared.state.borrow_mut();
         for (pg, _) in std::mem::take(&mut state.replays) {
@@ -496,7 +525,11 @@ impl<O: Outlet> Core<O> {
     }
 
     /// Does something with a PG's machine; what became due leaves at the end of the turn.
-    pub fn with<R>(&self, pg: PgId, f: impl FnOnce(&mut PgShard, &mut CoreStore) -> R) -> Option<R> {
+    pub fn with<R>(
+        &self,
+        pg: PgId,
+        f: impl FnOnce(&mut PgShard, &mut CoreStore) -> R,
+    ) -> Option<R> {
         let result = {
             let mut state = self.shared.state.borrow_mut();
             let State { store, shards, touched, .. } = &mut *state;
@@ -537,7 +570,9 @@ impl<O: Outlet> Core<O> {
         state.stats.write_bytes += message.data.len() as u64;
         state.store.data_crc = message.data_crc;
         let data = Summed::new(message.data, message.block_crcs);
-        if self.deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, data)) {
+        if self
+            .deal(state, outlet, &request.head, |shard, store| shard.write(store, &request, data))
+        {
             self.shared.state.borrow_mut().waiting.writes.push(began);
         }
         Ok(())
@@ -562,7 +597,8 @@ impl<O: Outlet> Core<O> {
         Ok(())
     }
 
-    /// Lets the PG's machine take a one-way message, and answers at once what it refuses. True: it was not refused.
+    /// Lets the PG's machine take a one-way message, and answers at once what it refuses. True: it
+    /// was not refused.
     fn deal(
         &self,
         mut state: std::cell::RefMut<'_, State<O>>,
@@ -608,8 +644,8 @@ impl<O: Outlet> Core<O> {
 
     // ---- the end of dead sessions
 
-    /// Fences a dead session in these PGs, syncs, and says what is here of it; `None`: not an active member in one of
-    /// the epochs.
+    /// Fences a dead session in these PGs, syncs, and says what is here of it; `None`: not an
+    /// active member in one of the epochs.
     ///
     /// # Errors
     /// Those of the sync.
@@ -624,18 +660,29 @@ impl<O: Outlet> Core<O> {
             }
         }
         self.sync_before(Step::TellHolding).await?; // Rule: RecoverSync
-        let holding = |(pg, epoch): &(PgId, Epoch)| self.with(*pg, |shard, _| shard.holding(session, *epoch)).flatten();
+        let holding = |(pg, epoch): &(PgId, Epoch)| {
+            self.with(*pg, |shard, _| shard.holding(session, *epoch)).flatten()
+        };
         Ok(pgs.iter().map(holding).collect())
     }
 
-    /// Drops what lies beyond the cuts and forgets the session; gives the PGs for which that is durable.
+    /// Drops what lies beyond the cuts and forgets the session; gives the PGs for which that is
+    /// durable.
     ///
     /// # Errors
     /// Those of the journal and the sync.
-    pub async fn decide(&self, session: SessionId, cuts: &[(PgId, Epoch, Seq)]) -> Result<Vec<PgId>, CoreError> {
+    pub async fn decide(
+        &self,
+        session: SessionId,
+        cuts: &[(PgId, Epoch, Seq)],
+    ) -> Result<Vec<PgId>, CoreError> {
         let mut decided = Vec::new();
         for (pg, epoch, cut) in cuts {
-            if self.with(*pg, |shard, store| shard.decide(store, session, *epoch, *cut)).transpose()? == Some(true) {
+            if self
+                .with(*pg, |shard, store| shard.decide(store, session, *epoch, *cut))
+                .transpose()?
+                == Some(true)
+            {
                 decided.push(*pg);
             }
         }
@@ -658,7 +705,12 @@ impl<O: Outlet> Core<O> {
             journal_bytes: state.store.journal.bytes(),
             queued_bytes: state.queued_bytes,
             journal_records: state.shards.values().map(|h| h.shard.journalled() as u64).sum(),
-            to_rebuild: state.shards.iter().filter(|(_, h)| h.shard.is_returning()).map(to_rebuild).collect(),
+            to_rebuild: state
+                .shards
+                .iter()
+                .filter(|(_, h)| h.shard.is_returning())
+                .map(to_rebuild)
+                .collect(),
             fullness: state.store.space.fullness(self.shared.ratios.get()),
             backfills_waiting: state.toofull.len() as u64,
             ..state.stats.clone()
@@ -693,7 +745,9 @@ impl<O: Outlet> Core<O> {
     }
 
     fn note_corrupt(&self, state: &mut State<O>, pg: PgId, object: ObjectId, range: Range<u64>) {
-        if state.corrupt.len() >= REPAIRS_MAX || !state.corrupt.insert((pg, object, range.start, range.end)) {
+        if state.corrupt.len() >= REPAIRS_MAX
+            || !state.corrupt.insert((pg, object, range.start, range.end))
+        {
             return; // known, and tried again and again
         }
         state.stats.corrupt_found += 1;
@@ -702,16 +756,24 @@ impl<O: Outlet> Core<O> {
         self.shared.repair.notify_all();
     }
 
-    /// Asks for the repair of corrupt ranges and of fragments that lost their header, again and again until it is done:
-    /// records whose bytes are in the file only hold it back at first.
+    /// Asks for the repair of corrupt ranges and of fragments that lost their header, again and
+    /// again until it is done: records whose bytes are in the file only hold it back at first.
     fn repair_damaged(&self) {
         let mut state = self.shared.state.borrow_mut();
         let State { store, shards, repairs, damaged, corrupt, mends, .. } = &mut *state;
         let avoid = ShardSet::EMPTY;
         if repairs.is_empty() {
-            let corrupt = corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end, avoid));
-            let mends = mends.iter().map(|((pg, object), (range, avoid))| (*pg, *object, range.clone(), *avoid));
-            repairs.extend(corrupt.chain(mends).map(|(pg, object, range, avoid)| Repair { pg, object, range, avoid }));
+            let corrupt =
+                corrupt.iter().map(|&(pg, object, start, end)| (pg, object, start..end, avoid));
+            let mends = mends
+                .iter()
+                .map(|((pg, object), (range, avoid))| (*pg, *object, range.clone(), *avoid));
+            repairs.extend(corrupt.chain(mends).map(|(pg, object, range, avoid)| Repair {
+                pg,
+                object,
+                range,
+                avoid,
+            }));
             self.shared.repair.notify_all();
         }
         damaged.extend(store.fragments.take_salvaged().into_iter().map(|key| (key.pg, key.object)));

@@ -45,7 +45,9 @@ impl<O: Outlet> Core<O> {
         };
         let (worker, outlet) = (self.shared.worker.clone(), outlet.clone());
         self.shared.worker.spawn(async move {
-            let listed = worker.blocking(move || page(entries, me, first, &known.into_iter().collect())).await;
+            let listed = worker
+                .blocking(move || page(entries, me, first, &known.into_iter().collect()))
+                .await;
             let told = listed.unwrap_or(Err(Status::Io));
             let refused = |status| ObjectsReply { status, indexes: Vec::new(), more: false };
             outlet.reply_to(to, reply(&told.unwrap_or_else(refused)));
@@ -82,7 +84,11 @@ fn page(
         }
     }
     let more = found.len() > OBJECTS_LISTED_MAX;
-    Ok(ObjectsReply { status: Status::Ok, indexes: found.into_iter().take(OBJECTS_LISTED_MAX).collect(), more })
+    Ok(ObjectsReply {
+        status: Status::Ok,
+        indexes: found.into_iter().take(OBJECTS_LISTED_MAX).collect(),
+        more,
+    })
 }
 
 #[cfg(test)]
@@ -96,12 +102,19 @@ mod tests {
 
     fn listed(entries: Vec<Entry>, first: u32, known: &[(u32, bool)]) -> ObjectsReply {
         let first = ObjectId { gfid: Gfid::of_inode(7), index: first };
-        page(entries.into_iter(), ShardIndex::new(1), first, &known.iter().copied().collect()).expect("listed")
+        page(entries.into_iter(), ShardIndex::new(1), first, &known.iter().copied().collect())
+            .expect("listed")
     }
 
     #[test]
     fn directory_and_log_together_tell_what_exists() {
-        let entries = vec![entry(7, 30, 1), entry(8, 31, 1), entry(7, 20, 1), entry(7, 40, 2), entry(7, 5, 1)];
+        let entries = vec![
+            entry(7, 30, 1),
+            entry(8, 31, 1),
+            entry(7, 20, 1),
+            entry(7, 40, 2),
+            entry(7, 5, 1),
+        ];
         let told = listed(entries, 6, &[(30, false), (25, true), (20, true), (u32::MAX, true)]);
         assert_eq!((told.indexes, told.more), (vec![20, 25, u32::MAX], false));
     }
@@ -117,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_read_is_told() {
-        let broken = || FragmentError::Store { path: "pg".into(), source: std::io::Error::other("broken") };
+        let broken =
+            || FragmentError::Store { path: "pg".into(), source: std::io::Error::other("broken") };
         let first = ObjectId { gfid: Gfid::of_inode(7), index: 0 };
         let told = page([Err(broken())].into_iter(), ShardIndex::new(1), first, &BTreeMap::new());
         assert_eq!(told, Err(Status::Io));

@@ -1,11 +1,13 @@
 //! Serves reads, stats, extents and pieces for other shards.
 //!
-//! Contract: what lies in the page cache is answered inline; the rest on an I/O thread, with the object pinned so that
-//! nothing is applied to its file meanwhile: a read sees exactly the writes that came before it.
+//! Contract: what lies in the page cache is answered inline; the rest on an I/O thread, with the
+//! object pinned so that nothing is applied to its file meanwhile: a read sees exactly the writes
+//! that came before it.
 
 use super::{Core, Malformed, Outlet, State, read_front};
 use crate::fragment::{
-    FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES, verify,
+    FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES,
+    verify,
 };
 use crate::pg::shard::{ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
 use bytes::Bytes;
@@ -55,7 +57,12 @@ enum ReadFailure {
 }
 
 impl Reading {
-    fn of(key: FragmentKey, file: Option<Arc<FragmentFile>>, plan: ReadPlan, buffer: PooledBuf) -> Reading {
+    fn of(
+        key: FragmentKey,
+        file: Option<Arc<FragmentFile>>,
+        plan: ReadPlan,
+        buffer: PooledBuf,
+    ) -> Reading {
         Reading { key, file, plan, buffer, joined: JoinedCrc::default() }
     }
 
@@ -79,7 +86,9 @@ impl Reading {
         mode: ReadMode,
     ) -> Result<Option<()>, ReadFailure> {
         for (part, source) in parts {
-            if self.read_file(*at..part.start, mode)?.is_none() || self.read_part(part, source, mode)?.is_none() {
+            if self.read_file(*at..part.start, mode)?.is_none()
+                || self.read_part(part, source, mode)?.is_none()
+            {
                 return Ok(None);
             }
             *at = part.end;
@@ -87,7 +96,12 @@ impl Reading {
         Ok(Some(()))
     }
 
-    fn read_part(&mut self, part: &Range<u64>, source: &Source, mode: ReadMode) -> Result<Option<()>, ReadFailure> {
+    fn read_part(
+        &mut self,
+        part: &Range<u64>,
+        source: &Source,
+        mode: ReadMode,
+    ) -> Result<Option<()>, ReadFailure> {
         let into = part_of(&mut self.buffer, &self.plan.range, part);
         match source {
             Source::Bytes(bytes) => {
@@ -208,7 +222,9 @@ impl<O: Outlet> Core<O> {
                     core.note_corrupt(state, pg, object, range);
                     reply_read(&outlet, to, attach, Status::Corrupt, Seen::default());
                 }
-                Err((_, ReadFailure::Io)) => reply_read(&outlet, to, attach, Status::Io, Seen::default()),
+                Err((_, ReadFailure::Io)) => {
+                    reply_read(&outlet, to, attach, Status::Io, Seen::default())
+                }
             }
             drop(timing);
         });
@@ -238,7 +254,8 @@ impl<O: Outlet> Core<O> {
         done: impl FnOnce(&mut State<O>, Result<Seen, (ObjectId, ReadFailure)>) + 'static,
     ) {
         let object = plan.object;
-        let fragment_bytes = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
+        let fragment_bytes =
+            state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
         let opened = match state.store.key(pg, object) {
             Some(key) => state.store.fragments.get(key).map(|file| (key, file)).map_err(|error| {
                 tracing::error!(%error, "a fragment cannot be opened");
@@ -309,10 +326,9 @@ impl<O: Outlet> Core<O> {
             None => Err(Status::NotActive),
             Some(held) => held.shard.check_read(&request).and_then(|()| {
                 let key = store.key(pg, object).ok_or(Status::Io)?;
-                let stat = store
-                    .fragments
-                    .stat(key)
-                    .map_err(|error| if error.is_erasure() { Status::Corrupt } else { Status::Io })?;
+                let stat = store.fragments.stat(key).map_err(|error| {
+                    if error.is_erasure() { Status::Corrupt } else { Status::Io }
+                })?;
                 let (end, allocated) = stat.map_or((0, 0), |s| (s.logical_end, s.allocated_bytes));
                 let (exists, end) = held.shard.stat_over(object, stat.is_some(), end);
                 Ok((exists, end, allocated))
@@ -343,7 +359,8 @@ impl<O: Outlet> Core<O> {
                 held.shard.unpin(plan.object);
                 let key = store.key(pg, plan.object).ok_or(Status::Io)?;
                 let file = store.fragments.get(key).map_err(|_| Status::Corrupt)?;
-                let all = file.map_or(Ok(Vec::new()), |f| f.data_extents(plan.range.start, EXTENTS_MAX + 1));
+                let all = file
+                    .map_or(Ok(Vec::new()), |f| f.data_extents(plan.range.start, EXTENTS_MAX + 1));
                 let all = all.map_err(|_| Status::Io)?;
                 // what lies behind the last one asked for is not known
                 let known = if all.len() > EXTENTS_MAX { all[EXTENTS_MAX].start } else { u64::MAX };
@@ -354,7 +371,10 @@ impl<O: Outlet> Core<O> {
             Ok((data, more)) => ExtentsReply { status: Status::Ok, more, data },
             Err(status) => ExtentsReply { status, data: Vec::new(), more: false },
         };
-        outlet.reply_to(message.reply_to(), answer(Kind::ExtentsReply, protocol::encode(&reply), Bytes::new()));
+        outlet.reply_to(
+            message.reply_to(),
+            answer(Kind::ExtentsReply, protocol::encode(&reply), Bytes::new()),
+        );
         Ok(())
     }
 
@@ -362,7 +382,8 @@ impl<O: Outlet> Core<O> {
 
     pub(super) fn on_recovery(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
         let malformed = Malformed(message.kind);
-        let request: RecoveryRequest = protocol::decode("recovery", &message.front).map_err(|_| malformed)?;
+        let request: RecoveryRequest =
+            protocol::decode("recovery", &message.front).map_err(|_| malformed)?;
         let to = message.reply_to();
         let (pg, epoch, from) = (request.pg, request.epoch, request.from);
         let reply = match &request.body {
@@ -371,26 +392,36 @@ impl<O: Outlet> Core<O> {
                     reply_recovery(outlet, to, &RecoveryReply::NotYet, Bytes::new());
                     return Ok(());
                 }
-                let listed = self.with(pg, |shard, store| shard.list(store, epoch, from, *after, *blank, attached));
-                if let Some(Ok(RecoveryReply::Listed { objects, marks, more, everything, .. })) = listed {
-                    self.give_list(outlet, to, pg, objects, move |objects, bytes| RecoveryReply::Listed {
-                        objects,
-                        bytes,
-                        marks,
-                        more,
-                        everything,
+                let listed = self.with(pg, |shard, store| {
+                    shard.list(store, epoch, from, *after, *blank, attached)
+                });
+                if let Some(Ok(RecoveryReply::Listed {
+                    objects, marks, more, everything, ..
+                })) = listed
+                {
+                    self.give_list(outlet, to, pg, objects, move |objects, bytes| {
+                        RecoveryReply::Listed { objects, bytes, marks, more, everything }
                     });
                     return Ok(());
                 }
                 listed
             }
-            RecoveryBody::Report { objects } => self.with(pg, |shard, store| shard.report(store, epoch, from, objects)),
+            RecoveryBody::Report { objects } => {
+                self.with(pg, |shard, store| shard.report(store, epoch, from, objects))
+            }
             RecoveryBody::Noted => self.with(pg, |shard, store| shard.noted(store, epoch, from)),
             RecoveryBody::Snap { object, offset, length, known, floor } => {
                 if u64::from(*length) > READ_BYTES_MAX {
                     return Err(malformed);
                 }
-                let question = SnapQuestion { epoch, from, object: *object, first: *offset == 0, known, floor };
+                let question = SnapQuestion {
+                    epoch,
+                    from,
+                    object: *object,
+                    first: *offset == 0,
+                    known,
+                    floor,
+                };
                 let range = *offset..offset.checked_add(u64::from(*length)).ok_or(malformed)?;
                 return self.give_piece(outlet, to, pg, &question, range);
             }
@@ -435,7 +466,11 @@ impl<O: Outlet> Core<O> {
     }
 
     /// Pins the object at a cut, or says why not.
-    pub(super) fn snapshot(&self, pg: PgId, question: &SnapQuestion<'_>) -> Result<Snapshot, RecoveryReply> {
+    pub(super) fn snapshot(
+        &self,
+        pg: PgId,
+        question: &SnapQuestion<'_>,
+    ) -> Result<Snapshot, RecoveryReply> {
         match self.with(pg, |shard, store| shard.snap(store, question)) {
             None => Err(RecoveryReply::Refused(Status::NotActive)),
             Some(Ok(SnapPlan::Ready(snap))) => Ok(snap),
@@ -465,7 +500,8 @@ impl<O: Outlet> Core<O> {
             }
         };
         let mut state = self.shared.state.borrow_mut();
-        let profile_end = state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
+        let profile_end =
+            state.shards.get(&pg).map_or(0, |held| held.shard.view().pg.profile.fragment_bytes());
         let range = range.start.min(profile_end)..range.end.min(profile_end);
         let described = describe(&mut state, pg, object, &range);
         let (exists, logical_end, fragment_end, data) = match described {
@@ -500,7 +536,8 @@ impl<O: Outlet> Core<O> {
     }
 }
 
-/// Existence, end of user data, end of the fragment's data, and extents within the range, of a fragment file.
+/// Existence, end of user data, end of the fragment's data, and extents within the range, of a
+/// fragment file.
 #[expect(clippy::type_complexity, reason = "the fields of one reply")]
 fn describe<O>(
     state: &mut State<O>,
@@ -508,7 +545,8 @@ fn describe<O>(
     object: ObjectId,
     range: &Range<u64>,
 ) -> Result<(bool, u64, u64, Vec<(u64, u64)>), Status> {
-    let status = |error: &FragmentError| if error.is_erasure() { Status::Corrupt } else { Status::Io };
+    let status =
+        |error: &FragmentError| if error.is_erasure() { Status::Corrupt } else { Status::Io };
     let key = state.store.key(pg, object).ok_or(Status::NotActive)?;
     let Some(file) = state.store.fragments.get(key).map_err(|e| status(&e))? else {
         return Ok((false, 0, 0, Vec::new()));
@@ -581,7 +619,11 @@ mod tests {
 
     #[test]
     fn extents_of_file_and_journal_merge() {
-        let parts = vec![(10..20, Source::Hole), (30..40, Source::Bytes(Bytes::new())), (50..60, Source::Hole)];
+        let parts = vec![
+            (10..20, Source::Hole),
+            (30..40, Source::Bytes(Bytes::new())),
+            (50..60, Source::Hole),
+        ];
         let plan = ReadPlan { object: ObjectId::default(), range: 0..100, parts };
         let file = [5..15, 18..35, 55..70];
         assert_eq!(merge_extents(&plan, &file, u64::MAX), [(5, 5), (20, 20), (60, 10)]);

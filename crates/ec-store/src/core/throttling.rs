@@ -39,7 +39,8 @@ impl<O> State<O> {
     pub(super) fn count_queued(&mut self, pg: PgId) {
         let Some(held) = self.shards.get_mut(&pg) else { return };
         let now = held.shard.queued_bytes();
-        self.queued_bytes = self.queued_bytes - std::mem::replace(&mut held.queued_bytes, now) + now;
+        self.queued_bytes =
+            self.queued_bytes - std::mem::replace(&mut held.queued_bytes, now) + now;
     }
 
     /// Asks for a sync that a bound makes due. Records that are not durable cannot be applied.
@@ -49,7 +50,8 @@ impl<O> State<O> {
         }
         let is_commit_full = self.is_commit_full();
         self.stats.syncs_by_commit += u64::from(is_commit_full);
-        let is_queue_stuck = || self.is_queue_full() && self.shards.values().any(|held| held.shard.is_unsynced());
+        let is_queue_stuck =
+            || self.is_queue_full() && self.shards.values().any(|held| held.shard.is_unsynced());
         self.sync.wanted = is_commit_full || is_queue_stuck();
     }
 }

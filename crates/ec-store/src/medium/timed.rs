@@ -1,7 +1,8 @@
 //! A medium that times what another one does, for `trefoil profile`.
 //!
-//! Contract: changes nothing but the time that it takes. Calls that fail are timed as well; an attempt to read without
-//! waiting counts only if it gave the bytes, for otherwise the read that waits follows.
+//! Contract: changes nothing but the time that it takes. Calls that fail are timed as well; an
+//! attempt to read without waiting counts only if it gave the bytes, for otherwise the read that
+//! waits follows.
 
 use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
 use crate::disk::Space;

@@ -36,7 +36,11 @@ struct Sender {
 
 impl Sender {
     fn on_the_way(&self) -> u64 {
-        self.way.iter().chain(self.acks.iter().map(|(bytes, _)| bytes)).map(|bytes| space_taken(*bytes)).sum()
+        self.way
+            .iter()
+            .chain(self.acks.iter().map(|(bytes, _)| bytes))
+            .map(|bytes| space_taken(*bytes))
+            .sum()
     }
 }
 
@@ -175,7 +179,10 @@ fn a_disk_is_filled_up_to_what_is_promised() {
         world.used -= 2 * MIB; // the journal is trimmed
     }
     let left = 100 * MIB - world.used;
-    assert!(left.abs_diff(promised) < 3 * MIB && sent > 30, "{left} bytes are left after {sent} writes");
+    assert!(
+        left.abs_diff(promised) < 3 * MIB && sent > 30,
+        "{left} bytes are left after {sent} writes"
+    );
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Reads that were not answered in time: what the kernel asks again for the same call is refused at once.
+//! Reads that were not answered in time: what the kernel asks again for the same call is refused at
+//! once.
 //!
-//! Contract: a read(2), or a page fault, that the kernel's pages cannot answer is a request for many pages, ahead of
-//! what is read, and, when that fails, another for the page itself. Without this such a call takes twice the mount's
-//! timeout. A program that reads again later, however soon after [`SAME_CALL`], waits again.
+//! Contract: a read(2), or a page fault, that the kernel's pages cannot answer is a request for
+//! many pages, ahead of what is read, and, when that fails, another for the page itself. Without
+//! this such a call takes twice the mount's timeout. A program that reads again later, however soon
+//! after [`SAME_CALL`], waits again.
 
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
@@ -44,7 +46,9 @@ impl LateReads {
         while kept.front().is_some_and(|late| late.until <= now) {
             kept.pop_front();
         }
-        let covers = |late: &Late| late.file == file && late.range.start <= range.start && range.end <= late.range.end;
+        let covers = |late: &Late| {
+            late.file == file && late.range.start <= range.start && range.end <= late.range.end
+        };
         kept.iter().any(covers)
     }
 

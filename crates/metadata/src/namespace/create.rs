@@ -21,7 +21,13 @@ pub(super) struct New<'a> {
 }
 
 impl<S: Store> Namespace<S> {
-    pub(super) fn create(&mut self, ctx: &Context<'_>, parent: Gfid, name: &[u8], new: &New<'_>) -> OpResult<Attr> {
+    pub(super) fn create(
+        &mut self,
+        ctx: &Context<'_>,
+        parent: Gfid,
+        name: &[u8],
+        new: &New<'_>,
+    ) -> OpResult<Attr> {
         check_name(name)?;
         let dir = self.directory(parent)?;
         if self.overlay.contains(&keys::of_name(keys::ENTRY, parent, name))? {
@@ -67,7 +73,13 @@ impl<S: Store> Namespace<S> {
         Ok(attr)
     }
 
-    pub(super) fn link(&mut self, ctx: &Context<'_>, gfid: Gfid, parent: Gfid, name: &[u8]) -> OpResult<Attr> {
+    pub(super) fn link(
+        &mut self,
+        ctx: &Context<'_>,
+        gfid: Gfid,
+        parent: Gfid,
+        name: &[u8],
+    ) -> OpResult<Attr> {
         check_name(name)?;
         let dir = self.directory(parent)?;
         let mut found = self.existing(gfid)?;
@@ -114,7 +126,12 @@ impl<S: Store> Namespace<S> {
 }
 
 /// The inode of a new file of this mode in a directory.
-pub(super) fn new_inode(ctx: &Context<'_>, dir: &Found, new: &New<'_>, mode: u32) -> OpResult<Inode> {
+pub(super) fn new_inode(
+    ctx: &Context<'_>,
+    dir: &Found,
+    new: &New<'_>,
+    mode: u32,
+) -> OpResult<Inode> {
     if ctx.caller.uid == u32::MAX || ctx.caller.gid == u32::MAX {
         // No user: chown(2) takes these numbers for "as it was".
         return errno(libc::EOVERFLOW);

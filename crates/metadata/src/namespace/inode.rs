@@ -1,4 +1,5 @@
-//! Records of inodes and directory entries. Field order is the format: a change is a new format version.
+//! Records of inodes and directory entries. Field order is the format: a change is a new format
+//! version.
 //!
 //! What version 4 added stands behind the inode, in variants of its own: records of older versions
 //! are read as they are, and written as they were while nothing more is known of their files.
@@ -7,7 +8,8 @@ use protocol::namespace::{Attr, FileFlags, FileKind, Timestamp};
 use protocol::{Gfid, PoolId};
 use serde::{Deserialize, Serialize};
 
-/// What of an inode may not be so. A bit for each, in the place of what was a flag for the size alone.
+/// What of an inode may not be so. A bit for each, in the place of what was a flag for the size
+/// alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Doubt {
     Nothing,
@@ -261,7 +263,9 @@ mod tests {
 
     #[test]
     fn doubts_are_stored_as_the_flag_that_they_replace() {
-        for (doubt, byte) in [(Doubt::Nothing, 0), (Doubt::Size, 1), (Doubt::Times, 2), (Doubt::SizeAndTimes, 3)] {
+        for (doubt, byte) in
+            [(Doubt::Nothing, 0), (Doubt::Size, 1), (Doubt::Times, 2), (Doubt::SizeAndTimes, 3)]
+        {
             assert_eq!(postcard::to_stdvec(&doubt).expect("encodes"), [byte]);
         }
         assert_eq!(postcard::to_stdvec(&true).expect("encodes"), [1]);
@@ -276,8 +280,14 @@ mod tests {
         let (old_entry, old_node) = (postcard::to_stdvec(&(gfid, &old)), postcard::to_stdvec(&old));
         let old_entry = encode(0, &old_entry.expect("encodes"));
         let old_node = encode(0, &old_node.expect("encodes"));
-        assert_eq!(postcard::to_stdvec(&Entry::Inode(gfid, old.clone())).expect("encodes"), old_entry);
-        assert_eq!(postcard::from_bytes::<Entry>(&old_entry).expect("decodes"), Entry::Inode(gfid, old.clone()));
+        assert_eq!(
+            postcard::to_stdvec(&Entry::Inode(gfid, old.clone())).expect("encodes"),
+            old_entry
+        );
+        assert_eq!(
+            postcard::from_bytes::<Entry>(&old_entry).expect("decodes"),
+            Entry::Inode(gfid, old.clone())
+        );
         assert_eq!(postcard::from_bytes::<Node>(&old_node).expect("decodes"), Node::Here(old));
         for entry in [Entry::Inode(gfid, young.clone()), Entry::Apart(gfid)] {
             let stored = postcard::to_stdvec(&entry).expect("encodes");

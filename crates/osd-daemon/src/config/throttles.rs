@@ -18,7 +18,9 @@ const WRITE_BACK_COUNT: (u64, u64) = (1, 10_000_000);
 /// What was set, or the defaults.
 pub(super) fn of(s: &Settings) -> Result<Throttles, ConfigError> {
     let default = Throttles::default();
-    let one = |key, set: Option<u64>, default, (min, max)| in_range(key, set.unwrap_or(default), min, max);
+    let one = |key, set: Option<u64>, default, (min, max)| {
+        in_range(key, set.unwrap_or(default), min, max)
+    };
     let start = default.write_back;
     let (bytes, ios, inodes) = (
         s.filestore_wbthrottle_bytes_start_flusher,
@@ -40,9 +42,19 @@ pub(super) fn of(s: &Settings) -> Result<Throttles, ConfigError> {
             QUEUE_BYTES,
         )?,
         write_back: WriteBackStart {
-            bytes: one("filestore_wbthrottle_bytes_start_flusher", bytes, start.bytes, WRITE_BACK_BYTES)?,
+            bytes: one(
+                "filestore_wbthrottle_bytes_start_flusher",
+                bytes,
+                start.bytes,
+                WRITE_BACK_BYTES,
+            )?,
             ios: one("filestore_wbthrottle_ios_start_flusher", ios, start.ios, WRITE_BACK_COUNT)?,
-            inodes: one("filestore_wbthrottle_inodes_start_flusher", inodes, start.inodes, WRITE_BACK_COUNT)?,
+            inodes: one(
+                "filestore_wbthrottle_inodes_start_flusher",
+                inodes,
+                start.inodes,
+                WRITE_BACK_COUNT,
+            )?,
         },
     })
 }
@@ -91,7 +103,8 @@ mod tests {
         ] {
             for value in values {
                 config(&format!("{key} = {value}")).expect("in range");
-                let words = Settings::from_words(key, &value.to_string()).expect("in range").words();
+                let words =
+                    Settings::from_words(key, &value.to_string()).expect("in range").words();
                 assert_eq!(words, [(plain_name(key).unwrap_or(key.into()), value.to_string())]);
             }
         }
@@ -105,7 +118,11 @@ mod tests {
         assert_eq!(set("filestore_wbthrottle_btrfs_ios_start_flusher = 50"), Ok(50));
         let twice = "filestore_wbthrottle_ios_start_flusher = 5\nfilestore_wbthrottle_xfs_ios_start_flusher = 6";
         assert!(set(twice).expect_err("which?").contains("set twice"));
-        assert!(set("filestore_wbthrottle_zfs_ios_start_flusher = 5").expect_err("unknown").contains("did you mean"));
+        assert!(
+            set("filestore_wbthrottle_zfs_ios_start_flusher = 5")
+                .expect_err("unknown")
+                .contains("did you mean")
+        );
     }
 
     #[test]

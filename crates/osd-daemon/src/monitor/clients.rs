@@ -1,8 +1,8 @@
 //! Which client is at the other end of which connection, and what it says when an operator asks.
 //!
-//! Contract: a mount has no port of its own, so it is asked over the connection that it holds to the monitor, wherever its
-//! host is. One that does not answer within [`ANSWER_MAX`] keeps nobody waiting for longer. After a restart the monitor
-//! knows a client again from its next renewal on.
+//! Contract: a mount has no port of its own, so it is asked over the connection that it holds to
+//! the monitor, wherever its host is. One that does not answer within [`ANSWER_MAX`] keeps nobody
+//! waiting for longer. After a restart the monitor knows a client again from its next renewal on.
 
 use bytes::Bytes;
 use messenger::{CallError, Connection, Message, ReplyTo, TrafficClass, Worker};
@@ -12,7 +12,8 @@ use protocol::{DecodeError, Kind, SessionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time for a client to answer: much for one that runs, and less than operators wait for the monitor.
+/// Time for a client to answer: much for one that runs, and less than operators wait for the
+/// monitor.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
 /// What a client is asked.
@@ -37,7 +38,8 @@ impl Question {
             Kind::ClientTelemetry => Some(session().map(|session| (session, Question::Telemetry))),
             Kind::ClientHistory => Some(session().map(|session| (session, Question::History))),
             Kind::ClientAdmin => {
-                let asked = protocol::decode::<(SessionId, AdminRequest)>("admin request", &message.front);
+                let asked =
+                    protocol::decode::<(SessionId, AdminRequest)>("admin request", &message.front);
                 Some(asked.map(|(session, request)| (session, Question::Admin(request))))
             }
             _ => None,
@@ -62,7 +64,12 @@ pub(super) struct Clients {
 
 impl Clients {
     /// A request was answered: `renewed` is the session that it was to renew.
-    pub fn note(&mut self, connection: &Connection, renewed: Option<SessionId>, reply: &MonitorReply) {
+    pub fn note(
+        &mut self,
+        connection: &Connection,
+        renewed: Option<SessionId>,
+        reply: &MonitorReply,
+    ) {
         match (reply, renewed) {
             (MonitorReply::Session { session, .. }, _) => {
                 self.sessions.insert(*session, connection.clone());
@@ -71,7 +78,10 @@ impl Clients {
                 self.sessions.remove(&session);
             }
             (MonitorReply::Done(_), Some(session))
-                if self.sessions.get(&session).is_none_or(|known| known.id() != connection.id()) =>
+                if self
+                    .sessions
+                    .get(&session)
+                    .is_none_or(|known| known.id() != connection.id()) =>
             {
                 self.sessions.insert(session, connection.clone());
             }
@@ -85,7 +95,14 @@ impl Clients {
     }
 
     /// Puts a question to a session's client, and passes the answer on.
-    pub fn ask(&self, worker: &Worker, session: SessionId, asked: Question, to: Connection, reply_to: ReplyTo) {
+    pub fn ask(
+        &self,
+        worker: &Worker,
+        session: SessionId,
+        asked: Question,
+        to: Connection,
+        reply_to: ReplyTo,
+    ) {
         let client = self.sessions.get(&session).filter(|client| client.is_up()).cloned();
         worker.spawn(async move {
             let (kind, front) = match client {
@@ -103,7 +120,9 @@ async fn put(asked: &Question, client: &Connection) -> (Kind, Bytes) {
     match client.call(message, ANSWER_MAX).await {
         Ok(reply) if reply.kind == answer.to_u16() => (answer, reply.front),
         Ok(reply) => refusal(format!("it gave an unexpected answer of kind {:#06x}", reply.kind)),
-        Err(CallError::Deadline) => refusal(format!("nothing came within {} s", ANSWER_MAX.as_secs())),
+        Err(CallError::Deadline) => {
+            refusal(format!("nothing came within {} s", ANSWER_MAX.as_secs()))
+        }
         Err(error) => refusal(error.to_string()),
     }
 }

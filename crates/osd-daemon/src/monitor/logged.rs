@@ -2,9 +2,9 @@
 //!
 //! Contract: a [`ControlPlane`]. A save appends what changed since the last one
 //! ([`cluster::StateDelta`]) and returns when that is committed, which with one voter is when it is
-//! synced; from time to time the whole state is a snapshot, and the log before it goes. A directory of
-//! format 3 becomes the group's first snapshot; its `state` stays as `state.format3`, and `state`
-//! then says that the state is elsewhere, so that an older program refuses the directory.
+//! synced; from time to time the whole state is a snapshot, and the log before it goes. A directory
+//! of format 3 becomes the group's first snapshot; its `state` stays as `state.format3`, and
+//! `state` then says that the state is elsewhere, so that an older program refuses the directory.
 //!
 //! | in the monitor's directory | what |
 //! |---|---|
@@ -16,7 +16,8 @@ use crate::random::random_u128;
 use bytes::Bytes;
 use cluster::{ControlError, ControlPlane, Embedded, MonitorState, StateDelta};
 use consensus::{
-    Config, GroupId, Host, INCARNATION_MAX, NodeId, Outcome, Output, Persist, Recovered, ReplicaId, Role, TICK, Voters,
+    Config, GroupId, Host, INCARNATION_MAX, NodeId, Outcome, Output, Persist, Recovered, ReplicaId,
+    Role, TICK, Voters,
 };
 use consensus_log::{LogConfig, LogStore};
 use std::error::Error;
@@ -111,17 +112,28 @@ impl Group {
     fn open(dir: &Path) -> Result<Self, ControlError> {
         let (store, mut recovered) = LogStore::open(dir, &[GROUP], LOG).map_err(failed)?;
         let bad = |what: String| failed(format!("{}: {what}: {RESTORE}", dir.display()));
-        let snapshot = recovered[0].snapshot.as_ref().ok_or_else(|| bad("it has no state".into()))?;
+        let snapshot =
+            recovered[0].snapshot.as_ref().ok_or_else(|| bad("it has no state".into()))?;
         let state = decode(&snapshot.data).map_err(bad)?;
         let boot = (random_u128() as u64).max(1);
-        let config = Config { replica: store.replica(), peers: vec![], boot, seed: boot, rules: Default::default() };
-        let host = Host::open(config, vec![recovered.swap_remove(0)], Duration::ZERO).map_err(failed)?;
+        let config = Config {
+            replica: store.replica(),
+            peers: vec![],
+            boot,
+            seed: boot,
+            rules: Default::default(),
+        };
+        let host =
+            Host::open(config, vec![recovered.swap_remove(0)], Duration::ZERO).map_err(failed)?;
         let mut group = Self { host, store, state, unkept: Vec::new(), change_bytes: 0 };
         // nobody else votes, so its election need not wait for time to pass
         for tick in 1..=ELECTION_TICKS {
             group.host.tick(TICK * tick);
             group.run()?;
-            if matches!(group.host.status(GROUP).map(|status| status.role), Some(Role::Leader { .. })) {
+            if matches!(
+                group.host.status(GROUP).map(|status| status.role),
+                Some(Role::Leader { .. })
+            ) {
                 group.state.check_invariants().map_err(bad)?;
                 // a start begins a segment: without this they would be as many as there were starts
                 if let Err(error) = group.snapshot() {
@@ -141,8 +153,10 @@ impl Group {
         }
         let delta = Bytes::from(StateDelta::between(&self.state, state).encode());
         let ticket = self.host.propose(GROUP, delta).map_err(failed)?;
-        let committed =
-            self.run()?.into_iter().any(|settled| matches!(settled, (t, Outcome::Committed(_)) if t == ticket));
+        let committed = self
+            .run()?
+            .into_iter()
+            .any(|settled| matches!(settled, (t, Outcome::Committed(_)) if t == ticket));
         if !committed || self.state.map.epoch != state.map.epoch {
             return Err(failed("a change was not committed"));
         }
@@ -181,7 +195,9 @@ impl Group {
                     | Output::Role { .. } => {}
                 }
             }
-            let Some(last) = self.unkept.last().map(|persist| persist.number) else { return Ok(settled) };
+            let Some(last) = self.unkept.last().map(|persist| persist.number) else {
+                return Ok(settled);
+            };
             self.store.keep(&self.unkept).map_err(failed)?;
             self.unkept.clear();
             self.host.persisted(last, Duration::ZERO);
@@ -190,7 +206,8 @@ impl Group {
 }
 
 fn decode(data: &[u8]) -> Result<MonitorState, String> {
-    let state: MonitorState = protocol::decode("monitor's state", data).map_err(|error| error.to_string())?;
+    let state: MonitorState =
+        protocol::decode("monitor's state", data).map_err(|error| error.to_string())?;
     state.check_invariants()?;
     Ok(state)
 }
@@ -213,7 +230,8 @@ mod tests {
 
     /// A session with a name of so many bytes, in the next epoch.
     fn more(state: &mut MonitorState, name_bytes: usize) {
-        let (epoch, session) = (state.map.epoch.get() + 1, SessionId::new(state.map.last_session.get() + 1));
+        let (epoch, session) =
+            (state.map.epoch.get() + 1, SessionId::new(state.map.last_session.get() + 1));
         (state.map.epoch, state.map.last_session) = (Epoch::new(epoch), session);
         state.map.sessions.insert(session, SessionState::Live);
         state.session_names.insert(session, "n".repeat(name_bytes));
@@ -279,7 +297,8 @@ mod tests {
             if cut == "linked" {
                 fs::hard_link(&file, &last).expect("linked");
             }
-            let (mut logged, found) = open(dir.path()).unwrap_or_else(|error| panic!("{cut}: {error}"));
+            let (mut logged, found) =
+                open(dir.path()).unwrap_or_else(|error| panic!("{cut}: {error}"));
             assert_eq!(found.as_ref(), Some(&state), "{cut}");
             let mut next = state.clone();
             more(&mut next, 10);
@@ -353,7 +372,8 @@ mod tests {
     fn how_long_saves_take() {
         for pgs in [32, 4096] {
             let pool = PoolSpec::new("data", 2, 1, 512, pgs).expect("a profile");
-            let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(64), &pool).expect("enough OSDs");
+            let state = create_cluster(ClusterId::new(1), &ExpectedOsd::first(64), &pool)
+                .expect("enough OSDs");
             let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
             let mut planes: [Box<dyn ControlPlane>; 2] = [
                 Box::new(Embedded::open(dirs[0].path()).expect("opened")),

@@ -57,7 +57,9 @@ impl LiveRole for Shared {
                 if let Some(side) = worker.local::<Side>() {
                     match key.as_str() {
                         "osd_recovery_max_active" => side.slots.set_max(slots),
-                        "osd_recovery_max_bytes_per_sec" => side.core.set_recovery_bytes_per_sec(rate),
+                        "osd_recovery_max_bytes_per_sec" => {
+                            side.core.set_recovery_bytes_per_sec(rate)
+                        }
                         "filestore_op_threads" => side.core.set_sync_lanes(lanes),
                         "osd_disk_threads" => side.core.set_disk_threads(disk_threads),
                         key if key.starts_with("filestore_") => side.core.set_throttles(throttles),

@@ -28,7 +28,9 @@ impl Disk {
     /// Does one step of keeping something.
     pub fn step(&mut self, step: Step, persist: &Persist) {
         match step {
-            Step::WriteSnapshot => self.written.extend(persist.snapshot.clone().map(|s| (persist.group, s))),
+            Step::WriteSnapshot => {
+                self.written.extend(persist.snapshot.clone().map(|s| (persist.group, s)))
+            }
             Step::RenameSnapshot => {
                 let written = self.written.remove(&persist.group);
                 self.snapshots.extend(written.map(|snapshot| (persist.group, snapshot)));
@@ -60,13 +62,16 @@ impl Disk {
             Record::Entry(group, entry) => is_cut(group, entry.index),
             Record::Hard(group, _) => {
                 let later = self.log.get(at + 1..self.synced).unwrap_or_default();
-                later.iter().any(|record| matches!(record, Record::Hard(other, _) if other == group))
+                later
+                    .iter()
+                    .any(|record| matches!(record, Record::Hard(other, _) if other == group))
             }
             Record::Cut(group, index, _) | Record::Restart(group, index, _) => {
                 cuts.get(group).is_some_and(|cut| index < cut)
             }
         };
-        let count = self.log.iter().take(self.synced).enumerate().take_while(|pair| is_old(*pair)).count();
+        let count =
+            self.log.iter().take(self.synced).enumerate().take_while(|pair| is_old(*pair)).count();
         self.log.drain(..count);
         self.synced -= count;
     }

@@ -1,7 +1,7 @@
 //! Is a history of a register what one register could have answered, one call after the other?
 //!
-//! Contract: exact for histories in which no value is written twice, and fast: all calls that have to
-//! do with one value must stand together, so pairs of values say everything (Gibbons and Korach,
+//! Contract: exact for histories in which no value is written twice, and fast: all calls that have
+//! to do with one value must stand together, so pairs of values say everything (Gibbons and Korach,
 //! "Testing shared memories", 1997). A test compares it with the search of Wing and Gong.
 
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ pub enum What {
     Read(u64),
 }
 
-/// When a value can be in the register: the first answer to a call about it, and the last beginning of
-/// one.
+/// When a value can be in the register: the first answer to a call about it, and the last beginning
+/// of one.
 #[derive(Clone, Copy)]
 struct Zone {
     write: Option<u64>,
@@ -52,10 +52,13 @@ pub fn is_linearizable(first: u64, calls: &[Call]) -> bool {
         zone.last_begin = zone.last_begin.max(call.from);
     }
     let follows_its_write = |call: &Call| match call.what {
-        What::Read(value) => zones[&value].write.is_some_and(|write| call.until.is_none_or(|until| until >= write)),
+        What::Read(value) => {
+            zones[&value].write.is_some_and(|write| call.until.is_none_or(|until| until >= write))
+        }
         What::Write(_) => true,
     };
-    // one of two values is the earlier: nothing about the later one ended before something about it began
+    // one of two values is the earlier: nothing about the later one ended before something about it
+    // began
     let zones_of: Vec<_> = zones.values().collect();
     let fit = |a: &Zone, b: &Zone| a.first_end >= b.last_begin || b.first_end >= a.last_begin;
     calls.iter().all(follows_its_write)
@@ -71,10 +74,12 @@ mod tests {
         let left = || calls.iter().enumerate().filter(|(i, _)| done >> i & 1 == 0);
         let first_end = left().filter_map(|(_, call)| call.until).min();
         first_end.is_none()
-            || left().filter(|(_, call)| call.from <= first_end.unwrap_or(u64::MAX)).any(|(i, call)| match call.what {
-                What::Write(new) => search(new, done | 1 << i, calls),
-                What::Read(found) => found == value && search(value, done | 1 << i, calls),
-            })
+            || left().filter(|(_, call)| call.from <= first_end.unwrap_or(u64::MAX)).any(
+                |(i, call)| match call.what {
+                    What::Write(new) => search(new, done | 1 << i, calls),
+                    What::Read(found) => found == value && search(value, done | 1 << i, calls),
+                },
+            )
     }
 
     #[test]
@@ -82,7 +87,8 @@ mod tests {
         let (mut good, mut random) = (0, fastrand::Rng::with_seed(1));
         for _ in 0..20_000 {
             let writes = random.u64(1..4);
-            let mut calls: Vec<_> = (1..=writes).map(|value| (What::Write(value), random.u8(0..5) > 0)).collect();
+            let mut calls: Vec<_> =
+                (1..=writes).map(|value| (What::Write(value), random.u8(0..5) > 0)).collect();
             calls.extend((0..random.u8(1..4)).map(|_| (What::Read(random.u64(0..=writes)), true)));
             let calls: Vec<_> = calls
                 .into_iter()
@@ -108,11 +114,23 @@ mod tests {
         assert!(is_linearizable(0, &[call(1, 2, Write(7)), call(3, 4, Read(7))]));
         assert!(!is_linearizable(0, &[call(1, 2, Write(7)), call(3, 4, Read(0))]));
         // while a write is under way a read may find either
-        assert!(is_linearizable(0, &[call(1, 9, Write(7)), call(3, 4, Read(0)), call(5, 6, Read(7))]));
-        assert!(!is_linearizable(0, &[call(1, 9, Write(7)), call(3, 4, Read(7)), call(5, 6, Read(0))]));
+        assert!(is_linearizable(
+            0,
+            &[call(1, 9, Write(7)), call(3, 4, Read(0)), call(5, 6, Read(7))]
+        ));
+        assert!(!is_linearizable(
+            0,
+            &[call(1, 9, Write(7)), call(3, 4, Read(7)), call(5, 6, Read(0))]
+        ));
         // nobody knows what became of this one; once it was seen it stays
-        assert!(is_linearizable(0, &[call(1, 0, Write(7)), call(3, 4, Read(0)), call(5, 6, Read(7))]));
+        assert!(is_linearizable(
+            0,
+            &[call(1, 0, Write(7)), call(3, 4, Read(0)), call(5, 6, Read(7))]
+        ));
         assert!(is_linearizable(0, &[call(1, 0, Write(7)), call(3, 4, Read(0))]));
-        assert!(!is_linearizable(0, &[call(1, 0, Write(7)), call(3, 4, Read(7)), call(5, 6, Read(0))]));
+        assert!(!is_linearizable(
+            0,
+            &[call(1, 0, Write(7)), call(3, 4, Read(7)), call(5, 6, Read(0))]
+        ));
     }
 }

@@ -1,11 +1,12 @@
 //! Walks of replicated logs: three or five hosts of [`consensus`], with two groups each, a register
 //! per group, and clients that write and read it.
 //!
-//! Everything that is awaited is a step of its own: a frame, each step of a disk, a tick. What may go
-//! wrong is drawn from the seed ([`Fault`]). What must hold is checked after each step: *opens* (what
-//! a disk holds is a log), *one-leader-per-term*, *committed-is-kept*, *published-was-committed*,
-//! *replicas-equal*; at the end *progress* (everything comes to rest, with one leader) and
-//! *linearizable* (each register's history is one that a single register could have had).
+//! Everything that is awaited is a step of its own: a frame, each step of a disk, a tick. What may
+//! go wrong is drawn from the seed ([`Fault`]). What must hold is checked after each step: *opens*
+//! (what a disk holds is a log), *one-leader-per-term*, *committed-is-kept*,
+//! *published-was-committed*, *replicas-equal*; at the end *progress* (everything comes to rest,
+//! with one leader) and *linearizable* (each register's history is one that a single register could
+//! have had).
 
 mod disk;
 pub mod linear;
@@ -114,9 +115,14 @@ pub struct Run {
     pub found: Option<Found>,
 }
 
-/// Walks with these seeds, as long as `goes_on` says so, up to the first that breaks something. For a
-/// canary, that one does not come to rest counts only if nothing else is found.
-pub fn walk(rules: Rules, seeds: Range<u64>, for_canary: bool, mut goes_on: impl FnMut(u64) -> bool) -> Run {
+/// Walks with these seeds, as long as `goes_on` says so, up to the first that breaks something. For
+/// a canary, that one does not come to rest counts only if nothing else is found.
+pub fn walk(
+    rules: Rules,
+    seeds: Range<u64>,
+    for_canary: bool,
+    mut goes_on: impl FnMut(u64) -> bool,
+) -> Run {
     let mut run = Run::default();
     for seed in seeds {
         if !goes_on(run.walks) {
@@ -140,13 +146,21 @@ pub fn walk(rules: Rules, seeds: Range<u64>, for_canary: bool, mut goes_on: impl
 }
 
 /// One walk. An assertion of a host that fails is a finding, too.
-fn one(rules: Rules, seed: u64, covered: &mut BTreeMap<&'static str, u64>, story: Option<&mut Vec<String>>) -> Check {
+fn one(
+    rules: Rules,
+    seed: u64,
+    covered: &mut BTreeMap<&'static str, u64>,
+    story: Option<&mut Vec<String>>,
+) -> Check {
     let mut walk = Walk::new(rules, seed);
     walk.world.story = story.as_ref().map(|_| Vec::new());
     let result = catch_unwind(AssertUnwindSafe(|| walk.run()));
     let result = result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        Err(format!("panic: {}", text.or(panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()))
+        Err(format!(
+            "panic: {}",
+            text.or(panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()
+        ))
     });
     for (what, count) in &walk.world.covered {
         *covered.entry(what).or_default() += count;
@@ -243,8 +257,8 @@ impl Walk {
         }
     }
 
-    /// Somebody calls one of those who think that they lead. Where leases matter, the log has to stand
-    /// still until there are two.
+    /// Somebody calls one of those who think that they lead. Where leases matter, the log has to
+    /// stand still until there are two.
     fn call(&mut self, group: consensus::GroupId) -> Check {
         let nodes = self.world.nodes.iter().enumerate();
         let term = |node: &node::Node| match node.status(group)?.role {
@@ -256,7 +270,9 @@ impl Walk {
         if leaders.len() > 1 {
             self.world.cover("two think that they lead");
         }
-        let Some((term, node)) = self.world.random.choice(leaders.iter().copied()) else { return Ok(()) };
+        let Some((term, node)) = self.world.random.choice(leaders.iter().copied()) else {
+            return Ok(());
+        };
         let kind = match self.world.random.u8(0..100) {
             0..3 => CallKind::Write,
             _ if self.is_quick && leaders.len() < 2 => CallKind::ReadLeased,
@@ -278,7 +294,11 @@ impl Walk {
         self.world.net.drain(..len.saturating_sub(NET_MAX));
         let len = self.world.net.len();
         let far = self.has(Fault::Reorder) && self.world.random.u8(0..8) == 0;
-        let at = if far { self.world.random.usize(0..len) } else { self.world.random.usize(0..len.min(3)) };
+        let at = if far {
+            self.world.random.usize(0..len)
+        } else {
+            self.world.random.usize(0..len.min(3))
+        };
         if far && at > 8 {
             self.world.cover(Fault::Reorder.counted());
         }
@@ -301,7 +321,8 @@ impl Walk {
 
     fn disk(&mut self) -> Check {
         let now = self.world.now;
-        let busy: Vec<_> = (0..self.world.nodes.len()).filter(|n| self.world.nodes[*n].is_writing(now)).collect();
+        let busy: Vec<_> =
+            (0..self.world.nodes.len()).filter(|n| self.world.nodes[*n].is_writing(now)).collect();
         let Some(node) = self.world.random.choice(busy) else { return Ok(()) };
         self.world.disk_step(node)?;
         while self.is_quick && self.world.nodes[node].is_writing(now) {
@@ -374,8 +395,9 @@ impl Walk {
         match self.world.random.u8(0..3) {
             0 => {
                 let count = self.world.nodes.len();
-                (0..count)
-                    .for_each(|other| (self.world.cut[node][other], self.world.cut[other][node]) = (false, false));
+                (0..count).for_each(|other| {
+                    (self.world.cut[node][other], self.world.cut[other][node]) = (false, false)
+                });
                 Ok(())
             }
             _ if !self.world.nodes[node].runs() => self.world.start(node),
@@ -417,6 +439,9 @@ impl Walk {
             }
         }
         let nodes = &self.world.nodes;
-        Err(format!("progress: {nodes:?}, {:?}", nodes[0].status(consensus::GroupId(0)).map(|s| s.voters)))
+        Err(format!(
+            "progress: {nodes:?}, {:?}",
+            nodes[0].status(consensus::GroupId(0)).map(|s| s.voters)
+        ))
     }
 }

@@ -4,7 +4,8 @@ use super::disk::Disk;
 use super::world::groups;
 use bytes::Bytes;
 use consensus::{
-    Config, Entry, Frame, GroupId, Host, NodeId, OpenError, Output, Persist, ReplicaId, Status, Step, Ticket,
+    Config, Entry, Frame, GroupId, Host, NodeId, OpenError, Output, Persist, ReplicaId, Status,
+    Step, Ticket,
 };
 use fastrand::Rng;
 use protocol::Rules;
@@ -25,7 +26,10 @@ pub struct App {
 impl App {
     /// For a snapshot.
     pub fn encode(self) -> Bytes {
-        [self.index, self.value, self.digest].iter().flat_map(|number| number.to_le_bytes()).collect()
+        [self.index, self.value, self.digest]
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect()
     }
 
     /// From a snapshot.
@@ -42,10 +46,17 @@ impl App {
 
     /// The next entry.
     pub fn apply(&mut self, entry: &Entry) {
-        assert!(entry.index > self.index, "entry {} was given out before {}", self.index, entry.index);
+        assert!(
+            entry.index > self.index,
+            "entry {} was given out before {}",
+            self.index,
+            entry.index
+        );
         self.index = entry.index;
-        self.value = entry.data.as_chunks::<8>().0.first().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        self.digest = (self.digest ^ self.value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        self.value =
+            entry.data.as_chunks::<8>().0.first().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        self.digest =
+            (self.digest ^ self.value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 }
 
@@ -75,7 +86,13 @@ impl fmt::Debug for Node {
         groups().filter_map(|group| self.status(group)).try_for_each(|status| {
             let Status { term, last, applied, quiet, role, voters } = status;
             write!(f, "; {role:?}, term {term}, last {last}, applied {applied}")?;
-            write!(f, "{}, {:?} {:?}", if quiet { ", quiet" } else { "" }, voters.voters, voters.outgoing)?;
+            write!(
+                f,
+                "{}, {:?} {:?}",
+                if quiet { ", quiet" } else { "" },
+                voters.voters,
+                voters.outgoing
+            )?;
             write!(f, " {:?}", voters.learners)
         })
     }
@@ -116,7 +133,8 @@ impl Node {
         let config = Config { replica: self.replica(), peers, boot, seed, rules: self.rules };
         let recovered = self.disk.recover(groups());
         let data = |snapshot: &consensus::Snapshot| App::decode(&snapshot.data);
-        self.apps = recovered.iter().filter_map(|r| Some((r.group, data(r.snapshot.as_ref()?)))).collect();
+        self.apps =
+            recovered.iter().filter_map(|r| Some((r.group, data(r.snapshot.as_ref()?)))).collect();
         self.host = Some(Host::open(config, recovered, now + self.skew)?);
         (self.stopped_until, self.slow_until) = (Duration::ZERO, Duration::ZERO);
         Ok(())
@@ -176,7 +194,9 @@ impl Node {
     /// One step of the disk. That something is done is told in a step of its own.
     pub fn disk_step(&mut self, now: Duration) {
         let clock = self.clock(now);
-        let (Some((persist, steps)), Some(host)) = (self.writes.front_mut(), &mut self.host) else { return };
+        let (Some((persist, steps)), Some(host)) = (self.writes.front_mut(), &mut self.host) else {
+            return;
+        };
         match steps.pop_front() {
             Some(step) => self.disk.step(step, persist),
             None => {
@@ -219,7 +239,8 @@ impl Node {
     /// A read that asks nobody.
     pub fn read_under_lease(&self, group: GroupId, now: Duration) -> Option<u64> {
         let until = self.host.as_ref()?.lease_until(group)?;
-        (self.clock(now) < until && !self.is_stopped(now)).then(|| self.apps.get(&group).map_or(0, |app| app.value))
+        (self.clock(now) < until && !self.is_stopped(now))
+            .then(|| self.apps.get(&group).map_or(0, |app| app.value))
     }
 
     /// One group.

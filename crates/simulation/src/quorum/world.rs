@@ -4,7 +4,8 @@ use super::disk::Disk;
 use super::linear::{Call, What, is_linearizable};
 use super::node::{App, Node};
 use consensus::{
-    Body, Entry, Frame, GroupId, NodeId, Outcome, Output, Recovered, ReplicaId, Role, Term, Ticket, Voters,
+    Body, Entry, Frame, GroupId, NodeId, Outcome, Output, Recovered, ReplicaId, Role, Term, Ticket,
+    Voters,
 };
 use fastrand::Rng;
 use protocol::{Rule, Rules};
@@ -75,8 +76,12 @@ impl World {
     /// So many nodes, all voters of every group.
     pub fn new(seed: u64, count: u16, rules: Rules) -> Self {
         let voters = Voters::of((0..count).filter_map(|node| ReplicaId::new(NodeId(node), 1)));
-        let first = || groups().map(|group| Recovered::first(group, voters.clone(), App::default().encode()));
-        let nodes = (0..count).map(|id| Node::new(NodeId(id), count, Disk::first(first()), rules)).collect();
+        let first = || {
+            groups().map(|group| Recovered::first(group, voters.clone(), App::default().encode()))
+        };
+        let nodes = (0..count)
+            .map(|id| Node::new(NodeId(id), count, Disk::first(first()), rules))
+            .collect();
         let mut world = Self {
             random: Rng::with_seed(seed),
             rules,
@@ -125,7 +130,9 @@ impl World {
 
     /// A process dies, or its machine with it.
     pub fn stop(&mut self, node: usize, power: bool) {
-        self.tell(|_| format!("node {node} {}", if power { "loses its power" } else { "is killed" }));
+        self.tell(|_| {
+            format!("node {node} {}", if power { "loses its power" } else { "is killed" })
+        });
         self.nodes[node].stop(power.then_some(&mut self.random));
         let id = NodeId(node as u16);
         // nobody will answer: what was to be written may have been
@@ -140,11 +147,12 @@ impl World {
         self.nodes[node].lose_disk(renewed);
     }
 
-    /// May a disk be lost? Only one at a time: until its node's new replica has taken over, and every
-    /// replica knows.
+    /// May a disk be lost? Only one at a time: until its node's new replica has taken over, and
+    /// every replica knows.
     pub fn is_whole(&self) -> bool {
         let current = Voters::of(self.nodes.iter().map(Node::replica));
-        let knows = |node: &Node, group| node.status(group).is_some_and(|status| status.voters == current);
+        let knows =
+            |node: &Node, group| node.status(group).is_some_and(|status| status.voters == current);
         groups().all(|group| self.nodes.iter().all(|node| knows(node, group)))
     }
 
@@ -193,7 +201,9 @@ impl World {
             }
             CallKind::ReadConfirmed => (self.nodes[node].confirm(group, now), What::Read(0)),
             CallKind::ReadLeased => {
-                let Some(value) = self.nodes[node].read_under_lease(group, now) else { return Ok(()) };
+                let Some(value) = self.nodes[node].read_under_lease(group, now) else {
+                    return Ok(());
+                };
                 self.cover("a read under a lease");
                 self.calls[at].push(Call { from, until: Some(from), what: What::Read(value) });
                 self.tell(|_| format!("node {node} {group:?} reads {value} under its lease"));
@@ -228,11 +238,15 @@ impl World {
                     let app = App::decode(&data);
                     self.nodes[node].apps.insert(group, app);
                     self.cover("a snapshot is taken over");
-                    self.tell(|_| format!("node {node} {group:?} takes over a snapshot up to {index}"));
+                    self.tell(|_| {
+                        format!("node {node} {group:?} takes over a snapshot up to {index}")
+                    });
                     let known = self.committed.range((group, 0)..=(group, index)).next_back();
                     let known = known.map_or(App::default(), |(_, (_, app))| *app);
                     if app.without_index() != known.without_index() {
-                        return Err(format!("replicas-equal: {group:?} at {index}: {app:?} and {known:?}"));
+                        return Err(format!(
+                            "replicas-equal: {group:?} at {index}: {app:?} and {known:?}"
+                        ));
                     }
                 }
                 Output::SnapshotWanted { group } => {
@@ -270,7 +284,9 @@ impl World {
         let leader = *self.leaders.entry((group, term)).or_insert(frame.from);
         if leader != frame.from {
             let from = frame.from;
-            return Err(format!("one-leader-per-term: {leader} and {from} lead {group:?} in term {term}"));
+            return Err(format!(
+                "one-leader-per-term: {leader} and {from} lead {group:?} in term {term}"
+            ));
         }
         Ok(())
     }
@@ -283,14 +299,19 @@ impl World {
         let known = self.committed.entry((group, entry.index)).or_insert((entry.term, app));
         if *known != (entry.term, app) {
             let (index, term) = (entry.index, entry.term);
-            let what = if known.1.value == app.value { "replicas-equal" } else { "committed-is-kept" };
-            return Err(format!("{what}: {group:?} at {index}: {known:?}, and at node {node} {term} {app:?}"));
+            let what =
+                if known.1.value == app.value { "replicas-equal" } else { "committed-is-kept" };
+            return Err(format!(
+                "{what}: {group:?} at {index}: {known:?}, and at node {node} {term} {app:?}"
+            ));
         }
         Ok(())
     }
 
     fn settle(&mut self, node: usize, ticket: Ticket, outcome: Outcome) -> Check {
-        let Some(Asked { group, call }) = self.asked.remove(&(NodeId(node as u16), ticket)) else { return Ok(()) };
+        let Some(Asked { group, call }) = self.asked.remove(&(NodeId(node as u16), ticket)) else {
+            return Ok(());
+        };
         self.tell(|_| format!("node {node} {group:?} answers call {call}: {outcome:?}"));
         let value = self.nodes[node].apps.get(&group).map_or(0, |app| app.value);
         let steps = self.steps;
@@ -300,7 +321,9 @@ impl World {
                 call.until = Some(steps);
                 let known = self.committed.get(&(group, index)).map(|(_, app)| app.value);
                 if known != Some(*value) {
-                    return Err(format!("published-was-committed: {group:?} at {index}: {value}, not {known:?}"));
+                    return Err(format!(
+                        "published-was-committed: {group:?} at {index}: {value}, not {known:?}"
+                    ));
                 }
                 self.cover("a write is answered");
             }
@@ -329,10 +352,15 @@ impl World {
     /// Where everybody is, if that is the same place.
     pub fn is_at_rest(&self) -> bool {
         groups().all(|group| {
-            let statuses: Vec<_> = self.nodes.iter().filter_map(|node| node.status(group)).collect();
+            let statuses: Vec<_> =
+                self.nodes.iter().filter_map(|node| node.status(group)).collect();
             let applied = statuses.first().map_or(0, |status| status.applied);
             statuses.len() == self.nodes.len()
-                && statuses.iter().filter(|status| matches!(status.role, Role::Leader { .. })).count() == 1
+                && statuses
+                    .iter()
+                    .filter(|status| matches!(status.role, Role::Leader { .. }))
+                    .count()
+                    == 1
                 && statuses.iter().all(|status| status.applied == applied && status.last == applied)
         })
     }

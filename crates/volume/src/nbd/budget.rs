@@ -53,7 +53,8 @@ impl Budget {
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         let has_room = |state: &State| {
-            state.requests == 0 || state.requests < self.requests_max && state.bytes + bytes <= self.bytes_max
+            state.requests == 0
+                || state.requests < self.requests_max && state.bytes + bytes <= self.bytes_max
         };
         while state.turn != ticket || !has_room(&state) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +76,8 @@ impl Budget {
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -102,8 +104,11 @@ mod tests {
         let first = budget.acquire(60);
         let (sender, receiver) = mpsc::channel();
         for bytes in [50, 10] {
-            let (of, sender, before) = (Arc::clone(&budget), sender.clone(), budget.state().next_ticket);
-            std::thread::spawn(move || sender.send((bytes, of.acquire(bytes))).expect("somebody looks"));
+            let (of, sender, before) =
+                (Arc::clone(&budget), sender.clone(), budget.state().next_ticket);
+            std::thread::spawn(move || {
+                sender.send((bytes, of.acquire(bytes))).expect("somebody looks")
+            });
             while budget.state().next_ticket == before {
                 std::thread::yield_now();
             }

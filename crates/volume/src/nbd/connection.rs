@@ -87,7 +87,8 @@ impl Connection {
     /// Serves the client to its end. Blocks; for a thread of its own.
     pub fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
         let writer = Arc::clone(&self.outbox);
-        let writing = thread::Builder::new().name("nbd-writer".into()).spawn(move || writer.write());
+        let writing =
+            thread::Builder::new().name("nbd-writer".into()).spawn(move || writer.write());
         let end = match &writing {
             Ok(_) => self.talk(shared),
             Err(error) => Err(End::Broken(io::Error::from(error.kind()))),
@@ -123,7 +124,8 @@ impl Connection {
         socket.prepare(STALL_MAX)?;
         tracing::info!(?agreed, "a client is there");
         while let Some(header) = next_header(&mut input)? {
-            let header = RequestHeader::decode(&header).ok_or(End::Nonsense("what it sends is no request"))?;
+            let header = RequestHeader::decode(&header)
+                .ok_or(End::Nonsense("what it sends is no request"))?;
             if header.command == Command::Disc {
                 return Ok(());
             }
@@ -185,7 +187,8 @@ impl Connection {
             _ => 0,
         };
         let permits = [self.budget.acquire(bytes), shared.budget().acquire(bytes)];
-        let data = if header.command == Command::Write { read_bytes(input, len)? } else { Bytes::new() };
+        let data =
+            if header.command == Command::Write { read_bytes(input, len)? } else { Bytes::new() };
         let size = shared.export().size;
         let request = match checked(shared.volume().access(), size, agreed, &header, data) {
             Ok(request) => request,
@@ -207,7 +210,14 @@ impl Connection {
         Ok(())
     }
 
-    fn reply(&self, agreed: Agreed, cookie: u64, answer: Answer, data: Bytes, permits: [Permit; 2]) {
+    fn reply(
+        &self,
+        agreed: Agreed,
+        cookie: u64,
+        answer: Answer,
+        data: Bytes,
+        permits: [Permit; 2],
+    ) {
         let head = wire::reply_head(agreed.structured, cookie, &answer);
         self.outbox.push(Reply { head, data, permits });
     }
@@ -243,7 +253,8 @@ fn next_header(input: &mut BufReader<&Socket>) -> Result<Option<[u8; REQUEST_BYT
             Ok([]) => return Ok(None),
             Ok(_) => return Ok(Some(read_array(input)?)),
             // It has nothing to ask.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -280,7 +291,9 @@ fn checked(
         Command::Write | Command::Trim | Command::Flush => FUA,
         Command::WriteZeroes => FUA | NO_HOLE | FAST_ZERO,
         Command::BlockStatus => FUA | REQ_ONE,
-        Command::Disc | Command::Unknown(_) => return Err((NbdError::Einval, "the command is not known here")),
+        Command::Disc | Command::Unknown(_) => {
+            return Err((NbdError::Einval, "the command is not known here"));
+        }
     };
     if flags & !known != 0 {
         return Err((NbdError::Einval, "a flag of the command is not known here"));
@@ -289,13 +302,18 @@ fn checked(
         return Ok(Request::Flush);
     }
     let Some(end) = header.end().filter(|end| *end <= size) else {
-        let error =
-            if matches!(command, Command::Write | Command::WriteZeroes) { NbdError::Enospc } else { NbdError::Einval };
+        let error = if matches!(command, Command::Write | Command::WriteZeroes) {
+            NbdError::Enospc
+        } else {
+            NbdError::Einval
+        };
         return Err((error, "the range ends beyond the volume"));
     };
     let (range, fua) = (offset..end, flags & FUA != 0);
     match command {
-        Command::Read if len > wire::PAYLOAD_BYTES_MAX => Err((NbdError::Einval, "at most 32 MiB can be read at once")),
+        Command::Read if len > wire::PAYLOAD_BYTES_MAX => {
+            Err((NbdError::Einval, "at most 32 MiB can be read at once"))
+        }
         Command::Read => Ok(Request::Read { offset, len: len as usize }),
         Command::Write => Ok(Request::Write { offset, data, fua }),
         Command::BlockStatus if !agreed.allocation => {
@@ -348,7 +366,8 @@ mod tests {
 
     fn check(command: Command, flags: u16, offset: u64, len: u32) -> Result<Request, NbdError> {
         let agreed = Agreed { structured: true, allocation: true };
-        checked(Access::Write, SIZE, agreed, &header(command, flags, offset, len), Bytes::new()).map_err(|(e, _)| e)
+        checked(Access::Write, SIZE, agreed, &header(command, flags, offset, len), Bytes::new())
+            .map_err(|(e, _)| e)
     }
 
     #[test]
@@ -361,8 +380,14 @@ mod tests {
             (Command::BlockStatus, NbdError::Einval),
         ] {
             assert!(check(command, 0, SIZE - 512, 512).is_ok());
-            for (offset, len) in [(SIZE - 511, 512), (SIZE, 1), (u64::MAX, 1), (u64::MAX, u32::MAX), (0, u32::MAX)] {
-                assert_eq!(check(command, 0, offset, len), Err(error), "{command:?} {offset} {len}");
+            for (offset, len) in
+                [(SIZE - 511, 512), (SIZE, 1), (u64::MAX, 1), (u64::MAX, u32::MAX), (0, u32::MAX)]
+            {
+                assert_eq!(
+                    check(command, 0, offset, len),
+                    Err(error),
+                    "{command:?} {offset} {len}"
+                );
             }
         }
         assert_eq!(check(Command::Flush, 0, u64::MAX, u32::MAX), Ok(Request::Flush));
@@ -384,7 +409,13 @@ mod tests {
     #[test]
     fn what_is_served_for_reading_is_not_changed() {
         for command in [Command::Write, Command::Trim, Command::WriteZeroes] {
-            let found = checked(Access::Read, SIZE, Agreed::default(), &header(command, 0, 0, 512), Bytes::new());
+            let found = checked(
+                Access::Read,
+                SIZE,
+                Agreed::default(),
+                &header(command, 0, 0, 512),
+                Bytes::new(),
+            );
             assert_eq!(found.map_err(|(error, _)| error), Err(NbdError::Eperm));
         }
         let status = header(Command::BlockStatus, 0, 0, 512);

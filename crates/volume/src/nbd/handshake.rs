@@ -91,7 +91,9 @@ impl Replies {
         self.out.extend_from_slice(&REP_MAGIC.to_be_bytes());
         self.out.extend_from_slice(&self.option.to_be_bytes());
         self.out.extend_from_slice(&kind.to_be_bytes());
-        self.out.extend_from_slice(&u32::try_from(data.len()).expect("answers are short").to_be_bytes());
+        self.out.extend_from_slice(
+            &u32::try_from(data.len()).expect("answers are short").to_be_bytes(),
+        );
         self.out.extend_from_slice(data);
     }
 }
@@ -175,7 +177,11 @@ impl<'a> Handshake<'a> {
     fn flags(&self) -> u16 {
         use export_flags::*;
         let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN;
-        flags |= if self.export.is_read_only { READ_ONLY } else { SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO };
+        flags |= if self.export.is_read_only {
+            READ_ONLY
+        } else {
+            SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO
+        };
         flags | if self.agreed.structured { SEND_DF } else { 0 }
     }
 
@@ -314,7 +320,10 @@ mod tests {
         let replies = parse(&out);
         assert_eq!(replies[0].1[..10], [&[0, 0][..], &(1u64 << 30).to_be_bytes()].concat());
         let flags = u16::from_be_bytes(replies[0].1[10..].try_into().unwrap());
-        assert_eq!(flags & (export_flags::SEND_DF | export_flags::READ_ONLY), export_flags::SEND_DF);
+        assert_eq!(
+            flags & (export_flags::SEND_DF | export_flags::READ_ONLY),
+            export_flags::SEND_DF
+        );
         assert_eq!(replies[1].1, [0, 3, 0, 0, 0, 1, 0, 0, 16, 0, 2, 0, 0, 0]);
         assert_eq!(replies[2].1, b"\0\x01vm1");
         assert_eq!(replies[3], (REP_ACK, Vec::new()));
@@ -342,12 +351,18 @@ mod tests {
         assert_eq!(parse(&handshake.option(OPT_SET_META_CONTEXT, &all).0)[0].0, REP_ERR_INVALID);
         handshake.option(OPT_STRUCTURED_REPLY, b"");
         let replies = parse(&handshake.option(OPT_SET_META_CONTEXT, &all).0);
-        assert_eq!(replies.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [REP_META_CONTEXT, REP_ACK]);
+        assert_eq!(
+            replies.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+            [REP_META_CONTEXT, REP_ACK]
+        );
         assert!(handshake.agreed().allocation);
         handshake.option(OPT_SET_META_CONTEXT, &meta(b"", &[]));
         assert!(!handshake.agreed().allocation, "what was set last counts");
         for queries in [&[][..], &[BASE]] {
-            assert_eq!(parse(&handshake.option(OPT_LIST_META_CONTEXT, &meta(b"vm1", queries)).0).len(), 2);
+            assert_eq!(
+                parse(&handshake.option(OPT_LIST_META_CONTEXT, &meta(b"vm1", queries)).0).len(),
+                2
+            );
         }
     }
 

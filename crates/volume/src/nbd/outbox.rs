@@ -155,7 +155,12 @@ impl Outbox {
     /// For a client's socket.
     pub fn new(socket: Socket, locks: &LockTable) -> Outbox {
         let (sender, receiver) = unbounded();
-        Outbox { socket, state: ContentionMutex::new(locks, "nbd outbox", State::default()), sender, receiver }
+        Outbox {
+            socket,
+            state: ContentionMutex::new(locks, "nbd outbox", State::default()),
+            sender,
+            receiver,
+        }
     }
 
     /// The socket.
@@ -206,7 +211,8 @@ impl Outbox {
             }
             let head = &reply.head[sent.min(reply.head.len())..];
             let data = &reply.data[sent.saturating_sub(reply.head.len())..];
-            let written = (&self.socket).write_all(head).and_then(|()| (&self.socket).write_all(data));
+            let written =
+                (&self.socket).write_all(head).and_then(|()| (&self.socket).write_all(data));
             match written {
                 Ok(()) => self.state.lock().waiting -= 1,
                 Err(error) => {
@@ -224,8 +230,12 @@ impl Outbox {
 fn send_now(socket: &Socket, reply: &Reply) -> io::Result<usize> {
     let parts = [IoSlice::new(&reply.head), IoSlice::new(&reply.data)];
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    match sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), flags).map_err(io::Error::from) {
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+    match sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), flags)
+        .map_err(io::Error::from)
+    {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(0)
+        }
         other => other,
     }
 }
@@ -255,7 +265,10 @@ mod tests {
         for byte in 1..=5 {
             let mut bytes = vec![0; 16 + (3 << 20)];
             theirs.read_exact(&mut bytes).expect("a reply");
-            assert!(bytes.iter().all(|found| *found == byte), "replies keep their order here, and are whole");
+            assert!(
+                bytes.iter().all(|found| *found == byte),
+                "replies keep their order here, and are whole"
+            );
         }
         assert!(budget.wait_idle(Duration::from_secs(10)), "all were sent");
         outbox.break_off();

@@ -51,8 +51,12 @@ impl Listener {
     /// The system's; `AddrInUse` where somebody listens, or something else lies there.
     pub fn unix(path: &Path) -> Result<Listener, VolumeError> {
         let bind = || {
-            let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-            if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+            let is_socket =
+                path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+            if is_socket
+                && UnixStream::connect(path)
+                    .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+            {
                 std::fs::remove_file(path)?;
             }
             let listener = UnixListener::bind(path)?;
@@ -81,9 +85,12 @@ impl Listener {
     /// The system's.
     pub fn uri(&self, export: &str) -> Result<String, VolumeError> {
         match self {
-            Listener::Unix(_, path) => Ok(format!("nbd+unix:///{}?socket={}", escaped(export), path.display())),
+            Listener::Unix(_, path) => {
+                Ok(format!("nbd+unix:///{}?socket={}", escaped(export), path.display()))
+            }
             Listener::Tcp(listener) => {
-                let addr = listener.local_addr().map_err(VolumeError::local("cannot tell the port"))?;
+                let addr =
+                    listener.local_addr().map_err(VolumeError::local("cannot tell the port"))?;
                 Ok(format!("nbd://{addr}/{}", escaped(export)))
             }
         }
@@ -91,7 +98,9 @@ impl Listener {
 
     fn accept(&self) -> io::Result<Socket> {
         match self {
-            Listener::Unix(listener, _) => listener.accept().map(|(socket, _)| Socket::Unix(socket)),
+            Listener::Unix(listener, _) => {
+                listener.accept().map(|(socket, _)| Socket::Unix(socket))
+            }
             Listener::Tcp(listener) => listener.accept().map(|(socket, _)| Socket::Tcp(socket)),
         }
     }
@@ -118,7 +127,9 @@ impl Drop for Listener {
 /// A name in a URI.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    name.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    name.bytes()
+        .map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") })
+        .collect()
 }
 
 /// Why serving ended by itself.
@@ -171,8 +182,8 @@ impl Shared {
         self.limiter.lock().admit(self.begun.elapsed(), kind, bytes)
     }
 
-    /// Waits until nothing is under way of clients that have gone. False if something still is after
-    /// [`STALL_MAX`].
+    /// Waits until nothing is under way of clients that have gone. False if something still is
+    /// after [`STALL_MAX`].
     pub fn settle_others(&self, but: &Arc<Connection>) -> bool {
         let others = self.state.lock().connections.clone();
         let end = Instant::now() + STALL_MAX;
@@ -235,7 +246,9 @@ impl Shared {
         while !self.is_stopping() {
             match self.volume.check() {
                 Err(error @ VolumeError::Taken(_)) => return Some(Ended::Taken(error)),
-                Err(error) => tracing::debug!(%error, "cannot ask whether the volume is still ours"),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot ask whether the volume is still ours")
+                }
                 Ok(()) => match Volumes::limits_of_open(&self.volume) {
                     Ok(limits) => self.limiter.lock().set(limits, self.begun.elapsed()),
                     Err(error) => tracing::warn!(%error, "the volume's limits stay as they were"),
@@ -293,9 +306,15 @@ impl Server {
         };
         thread::Builder::new().name("nbd-watch".into()).spawn(watching).map_err(failed)?;
         for listener in listeners {
-            let (shared, failed) = (Arc::clone(&server.shared), VolumeError::local("cannot start a thread"));
+            let (shared, failed) =
+                (Arc::clone(&server.shared), VolumeError::local("cannot start a thread"));
             let accepting = move || shared.accept(&listener);
-            server.accepting.push(thread::Builder::new().name("nbd-accept".into()).spawn(accepting).map_err(failed)?);
+            server.accepting.push(
+                thread::Builder::new()
+                    .name("nbd-accept".into())
+                    .spawn(accepting)
+                    .map_err(failed)?,
+            );
         }
         Ok(server)
     }

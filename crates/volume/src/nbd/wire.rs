@@ -210,7 +210,9 @@ pub fn reply_head(structured: bool, cookie: u64, answer: &Answer) -> Vec<u8> {
                 const HOLE_AND_ZERO: u32 = 1 | 2;
                 let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
                 out.extend_from_slice(&len.to_be_bytes());
-                out.extend_from_slice(&(if extent.is_hole { HOLE_AND_ZERO } else { 0 }).to_be_bytes());
+                out.extend_from_slice(
+                    &(if extent.is_hole { HOLE_AND_ZERO } else { 0 }).to_be_bytes(),
+                );
             }
             out
         }
@@ -262,7 +264,10 @@ mod tests {
         bytes[16] = 0xff;
         bytes[27] = 7;
         let found = RequestHeader::decode(&bytes).expect("a request");
-        assert_eq!((found.flags, found.command, found.cookie), (command_flags::FUA, Command::WriteZeroes, 9));
+        assert_eq!(
+            (found.flags, found.command, found.cookie),
+            (command_flags::FUA, Command::WriteZeroes, 9)
+        );
         assert_eq!((found.offset, found.len), (0xff << 56, 7));
         bytes[0] = 0;
         assert_eq!(RequestHeader::decode(&bytes), None);
@@ -274,10 +279,14 @@ mod tests {
         assert_eq!(simple, [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 7]);
         let data = reply_head(true, 7, &Answer::Data(512, 4096));
         assert_eq!(data[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
-        assert_eq!((&data[16..20], &data[20..]), (&4104u32.to_be_bytes()[..], &512u64.to_be_bytes()[..]));
+        assert_eq!(
+            (&data[16..20], &data[20..]),
+            (&4104u32.to_be_bytes()[..], &512u64.to_be_bytes()[..])
+        );
         let error = reply_head(true, 7, &Answer::Error(NbdError::Eio, "x".repeat(5000)));
         assert_eq!((error[6], error.len()), (0x80, 20 + 6 + 1024));
-        let extents = vec![Extent { len: 1024, is_hole: true }, Extent { len: 512, is_hole: false }];
+        let extents =
+            vec![Extent { len: 1024, is_hole: true }, Extent { len: 512, is_hole: false }];
         let status = reply_head(true, 7, &Answer::Extents(extents));
         assert_eq!(status[20..], [0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 3, 0, 0, 2, 0, 0, 0, 0, 0]);
         assert_eq!(reply_head(true, 7, &Answer::Done).len(), 20);

@@ -7,7 +7,8 @@ use crate::error::Outcome;
 /// Parameters of table 5.2 of "Impact of Single Parameter Changes on Ceph Cloud Storage
 /// Performance", at their tightest, under writers.
 pub fn live(bench: &Bench, rig: &Rig) -> Outcome {
-    let (client, area) = (mount_name(rig, &everybody(bench, rig)?)?, rig.area(bench, "live-settings")?);
+    let (client, area) =
+        (mount_name(rig, &everybody(bench, rig)?)?, rig.area(bench, "live-settings")?);
     let lines = format!(
         "file='{area}/file'; all() {{ for osd in 0 1 2; do trefoil config set osd.$osd $1 $2; done; }}\n\
          head -c 20000000 /dev/urandom > random; cp random \"$file\"; sync \"$file\"\n\

@@ -33,7 +33,8 @@ fn size(file: &File) -> Outcome<u64> {
 fn allocate(dir: &Path, _: bool) -> Outcome {
     let path = dir.join("file");
     let (file, mut bytes) = filled(&path, 1, 5_000)?;
-    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 100_000).doing(|| "fallocate, keeping the size")?;
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 100_000)
+        .doing(|| "fallocate, keeping the size")?;
     same("size after FALLOC_FL_KEEP_SIZE", &size(&file)?, &5_000)?;
     fallocate(&file, FallocateFlags::empty(), 2_000, 98_000).doing(|| "fallocate")?;
     same("size after fallocate", &size(&file)?, &100_000)?;
@@ -46,7 +47,8 @@ fn punch(dir: &Path, _: bool) -> Outcome {
     let path = dir.join("file");
     let (file, mut bytes) = filled(&path, 2, 1 << 20)?;
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    for (at, length) in [(4_096, 65_536), (100_001, 333), (200_000, 100_000), (1_000_000, 1 << 20)] {
+    for (at, length) in [(4_096, 65_536), (100_001, 333), (200_000, 100_000), (1_000_000, 1 << 20)]
+    {
         fallocate(&file, mode, at, length).doing(|| format!("punching {length} at {at}"))?;
         let end = bytes.len().min((at + length) as usize);
         bytes[at as usize..end].fill(0);
@@ -61,14 +63,16 @@ fn zero(dir: &Path, _: bool) -> Outcome {
     let keep = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, keep, 10_001, 50_000).doing(|| "zeroing, keeping the size")?;
     bytes[10_001..60_001].fill(0);
-    fallocate(&file, FallocateFlags::ZERO_RANGE, 190_000, 50_000).doing(|| "zeroing past the end")?;
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 190_000, 50_000)
+        .doing(|| "zeroing past the end")?;
     bytes[190_000..].fill(0);
     bytes.resize(240_000, 0);
     ensure!(stored(&path)? == bytes, "after zeroing the file differs");
     Ok(())
 }
 
-/// Data and holes as SEEK_DATA and SEEK_HOLE show them: no data may be called a hole; a large hole must be found.
+/// Data and holes as SEEK_DATA and SEEK_HOLE show them: no data may be called a hole; a large hole
+/// must be found.
 fn seek_holes(dir: &Path, _: bool) -> Outcome {
     const MIB: u64 = 1 << 20;
     let path = dir.join("holes");
@@ -100,7 +104,12 @@ fn seek_holes(dir: &Path, _: bool) -> Outcome {
 fn sparse(dir: &Path, _: bool) -> Outcome {
     const AT: u64 = 5 << 30;
     let path = dir.join("sparse");
-    let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path).doing(|| "create")?;
+    let file = OpenOptions::new()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .doing(|| "create")?;
     let bytes = noise(5, 100_000);
     for at in [0, AT, AT * 3 + 12_345] {
         file.write_all_at(&bytes, at).doing(|| format!("write at {at}"))?;
@@ -113,7 +122,9 @@ fn sparse(dir: &Path, _: bool) -> Outcome {
     let file = File::open(&path).doing(|| "open")?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).doing(|| "fadvise")?;
     let mut found = vec![1; 100_000];
-    for (at, expected) in [(0, &bytes), (AT, &bytes), (AT * 3 + 12_345, &bytes), (AT * 2, &vec![0; 100_000])] {
+    for (at, expected) in
+        [(0, &bytes), (AT, &bytes), (AT * 3 + 12_345, &bytes), (AT * 2, &vec![0; 100_000])]
+    {
         file.read_exact_at(&mut found, at).doing(|| format!("read at {at}"))?;
         ensure!(found == *expected, "bytes at {at} differ");
     }
@@ -122,7 +133,8 @@ fn sparse(dir: &Path, _: bool) -> Outcome {
 
 /// Space of a removed file comes back, if not at once.
 fn freed(dir: &Path, quick: bool) -> Outcome {
-    // Much more than the journals' segments, which come and go by 32 MiB for each storage daemon meanwhile.
+    // Much more than the journals' segments, which come and go by 32 MiB for each storage daemon
+    // meanwhile.
     let length: usize = if quick { 8 << 20 } else { 512 << 20 };
     let used = || {
         let space = rustix::fs::statvfs(dir).doing(|| "statvfs")?;
@@ -148,9 +160,17 @@ fn freed(dir: &Path, quick: bool) -> Outcome {
         Ok(false)
     };
     let half = length as u64 / 2;
-    ensure!(within(10, &|now| now >= empty + half)?, "{length} bytes were written; used: {}, before {empty}", used()?);
+    ensure!(
+        within(10, &|now| now >= empty + half)?,
+        "{length} bytes were written; used: {}, before {empty}",
+        used()?
+    );
     let with = used()?;
     std::fs::remove_file(&path).doing(|| "unlink")?;
-    ensure!(within(30, &|now| now + half < with)?, "{length} bytes were removed; used: {}, before {with}", used()?);
+    ensure!(
+        within(30, &|now| now + half < with)?,
+        "{length} bytes were removed; used: {}, before {with}",
+        used()?
+    );
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Cookies of directory entries: numbers at which reading goes on.
 //!
 //! Contract: pure. The cookie of an entry is made of its name, so that it stays for the life of the
-//! name, over opens, mounts and restarts. Entries are listed in the order of names all the same: which
-//! name a cookie stands for is known of those that were listed of late, also of names that are gone
-//! since; of others it is found by reading the directory from its beginning.
+//! name, over opens, mounts and restarts. Entries are listed in the order of names all the same:
+//! which name a cookie stands for is known of those that were listed of late, also of names that
+//! are gone since; of others it is found by reading the directory from its beginning.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,22 +14,23 @@ pub(super) const BEGIN: u64 = 0;
 pub(super) const AFTER_DOT: u64 = 1;
 /// After `..`; the names follow.
 pub(super) const AFTER_DOTS: u64 = 2;
-/// Cookies of names have this bit and not the one above: they are positive for `lseek`, and none is one
-/// of those above.
+/// Cookies of names have this bit and not the one above: they are positive for `lseek`, and none is
+/// one of those above.
 const NAME_BIT: u64 = 1 << 62;
 
 /// Bytes of names and cookies that a mount remembers, at most: some 400,000 names.
 const KEPT_BYTES_MAX: usize = 16 << 20;
-/// Of a part of a directory that was listed again and again while names came and went, so many are remembered.
+/// Of a part of a directory that was listed again and again while names came and went, so many are
+/// remembered.
 const VERSIONS_MAX: usize = 4;
 
-/// The cookie of a name. Frozen: an NFS client may use it after a restart of this program. Two of 10^6 names are alike
-/// once in ten million directories; reading then goes on after the latter.
+/// The cookie of a name. Frozen: an NFS client may use it after a restart of this program. Two of
+/// 10^6 names are alike once in ten million directories; reading then goes on after the latter.
 pub(super) fn of_name(name: &[u8]) -> u64 {
     // FNV-1a of 64 bits, and a last step that spreads it.
-    let hash = name
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     let spread = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (spread ^ (spread >> 32)) >> 2 | NAME_BIT
 }
@@ -44,7 +45,8 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// Of these names; those beyond [`KEPT_BYTES_MAX`] are left out of what can be found by [`Listed::name`].
+    /// Of these names; those beyond [`KEPT_BYTES_MAX`] are left out of what can be found by
+    /// [`Listed::name`].
     pub fn new<'a>(names: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut listed = Self::default();
         for name in names {
@@ -152,7 +154,8 @@ mod tests {
     fn cookies_are_frozen_positive_and_differ() {
         assert_eq!(of_name(b""), 0x7f6f_7dab_13f1_4b9f);
         assert_eq!(of_name(b"file000001"), 0x4f5f_ba98_9f11_d553);
-        let all: BTreeSet<u64> = (0..200_000).map(|number| of_name(format!("file{number:06}").as_bytes())).collect();
+        let all: BTreeSet<u64> =
+            (0..200_000).map(|number| of_name(format!("file{number:06}").as_bytes())).collect();
         assert_eq!(all.len(), 200_000);
         assert!(all.iter().all(|cookie| (NAME_BIT..NAME_BIT << 1).contains(cookie)));
     }
@@ -173,14 +176,18 @@ mod tests {
         (0..9).for_each(|_| recent.add(1, b"", listed(&["ccc"])));
         assert_eq!(recent.bytes, bytes, "what is listed again takes nothing more");
         ["p", "q", "r", "s"].iter().for_each(|name| recent.add(1, b"", listed(&[name])));
-        assert_eq!((recent.name(1, of_name(b"b")), recent.name(1, of_name(b"p"))), (None, Some(b"p".to_vec())));
+        assert_eq!(
+            (recent.name(1, of_name(b"b")), recent.name(1, of_name(b"p"))),
+            (None, Some(b"p".to_vec()))
+        );
     }
 
     #[test]
     fn a_bounded_number_is_kept_of_what_was_used_last() {
         let mut recent = Recent::default();
         let names = |dir: u32, count: usize| {
-            let names: Vec<String> = (0..count).map(|number| format!("{dir}-{number:020}")).collect();
+            let names: Vec<String> =
+                (0..count).map(|number| format!("{dir}-{number:020}")).collect();
             Arc::new(Listed::new(names.iter().map(String::as_bytes)))
         };
         let each = KEPT_BYTES_MAX / 4 / (22 + 12);
@@ -188,7 +195,8 @@ mod tests {
         let name = |dir: u32| format!("{dir}-{:020}", 5).into_bytes();
         assert!(recent.name(0, of_name(&name(0))).is_some(), "used again");
         recent.add(4, b"", names(4, each));
-        let known: Vec<bool> = (0..5).map(|dir| recent.name(dir, of_name(&name(dir))).is_some()).collect();
+        let known: Vec<bool> =
+            (0..5).map(|dir| recent.name(dir, of_name(&name(dir))).is_some()).collect();
         assert_eq!(known, [true, false, true, true, true]);
         assert!(recent.bytes <= KEPT_BYTES_MAX);
         recent.add(9, b"", names(9, 5 * each));

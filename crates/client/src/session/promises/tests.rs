@@ -1,5 +1,5 @@
-//! Interleavings of promises, the end of a session and those who count on it, by `loom`; and two wrong ways, which must be
-//! caught.
+//! Interleavings of promises, the end of a session and those who count on it, by `loom`; and two
+//! wrong ways, which must be caught.
 
 use super::*;
 use loom::sync::atomic::AtomicU64 as Modelled;
@@ -30,9 +30,15 @@ struct Client {
 
 impl Client {
     fn new() -> Arc<Self> {
-        let promises =
-            Promises { lives_until: Modelled::new(50), alone_until: Modelled::new(50), term: Modelled::new(1) };
-        Arc::new(Self { standing: Mutex::new(Standing { session: SESSION, fenced: false }), promises })
+        let promises = Promises {
+            lives_until: Modelled::new(50),
+            alone_until: Modelled::new(50),
+            term: Modelled::new(1),
+        };
+        Arc::new(Self {
+            standing: Mutex::new(Standing { session: SESSION, fenced: false }),
+            promises,
+        })
     }
 
     fn locked<R>(&self, f: impl FnOnce(&mut Standing, &Promises<Modelled>) -> R) -> R {
@@ -53,7 +59,9 @@ fn a_dead_session_has_no_promises(renew: fn(&Client)) {
         let (renewed, promised) = (Arc::clone(&client), Arc::clone(&client));
         let threads = [
             thread::spawn(move || renew(&renewed)),
-            thread::spawn(move || promised.locked(|standing, promises| promises.alone(standing, SESSION, 100, 1))),
+            thread::spawn(move || {
+                promised.locked(|standing, promises| promises.alone(standing, SESSION, 100, 1))
+            }),
         ];
         assert!(client.locked(|standing, promises| promises.fenced(standing, SESSION)));
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -72,7 +80,9 @@ fn a_promise_that_comes_late_revives_nothing() {
 #[test]
 #[should_panic(expected = "outlives its session")]
 fn the_model_finds_a_renewal_that_does_not_look() {
-    a_dead_session_has_no_promises(|client| client.promises.lives_until.store(100, Ordering::Release));
+    a_dead_session_has_no_promises(|client| {
+        client.promises.lives_until.store(100, Ordering::Release)
+    });
 }
 
 /// The session is promised to be alone in term 2, while somebody looks by `look`.
@@ -80,8 +90,9 @@ fn a_new_promise_is_of_the_new_term(look: fn(&Promises<Modelled>) -> (u64, u64))
     model().check(move || {
         let client = Client::new();
         let promised = Arc::clone(&client);
-        let thread =
-            thread::spawn(move || promised.locked(|standing, promises| promises.alone(standing, SESSION, 100, 2)));
+        let thread = thread::spawn(move || {
+            promised.locked(|standing, promises| promises.alone(standing, SESSION, 100, 2))
+        });
         let (until, term) = look(&client.promises);
         assert!(until <= 50 || term == 2, "the promise of a term counts for the one before");
         thread.join().expect("no panic");

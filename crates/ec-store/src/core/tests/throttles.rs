@@ -31,7 +31,9 @@ fn write_small(bench: &mut Bench, writes: u64, objects: u64) {
 fn sessions_hold_at_the_bound_of_the_queue_and_are_told_when_it_is_empty() {
     on_worker(|worker| async move {
         for (queue_bytes_max, holds) in [(4 * SECTOR as u64, true), (100 << 20, false)] {
-            let mut bench = Bench::new(&worker, with(Throttles { queue_bytes_max, ..Throttles::default() })).await;
+            let mut bench =
+                Bench::new(&worker, with(Throttles { queue_bytes_max, ..Throttles::default() }))
+                    .await;
             write_small(&mut bench, 40, 3);
             bench.settle(true).await;
             wait_for_empty_journals(&mut bench).await;
@@ -51,7 +53,9 @@ fn a_sync_begins_at_the_bound_of_one_commit() {
         for (committing_bytes_max, begins) in [(16 * SECTOR as u64, true), (100 << 20, false)] {
             let throttles = Throttles { committing_bytes_max, ..Throttles::default() };
             let hour = Duration::from_secs(3600);
-            let mut bench = Bench::new(&worker, CoreConfig { journal_sync_interval: hour, ..with(throttles) }).await;
+            let mut bench =
+                Bench::new(&worker, CoreConfig { journal_sync_interval: hour, ..with(throttles) })
+                    .await;
             write_small(&mut bench, 40, 3);
             bench.settle(false).await;
             let stats = stats(&bench);
@@ -66,12 +70,16 @@ fn write_back_begins_at_each_of_its_bounds() {
         let never = WriteBackStart { bytes: u64::MAX, ios: u64::MAX, inodes: u64::MAX };
         let none = WriteBacks::default();
         for (write_back, is_it) in [
-            (WriteBackStart { bytes: 8 * SECTOR as u64, ..never }, |seen: WriteBacks| seen.by_bytes > 0),
+            (WriteBackStart { bytes: 8 * SECTOR as u64, ..never }, |seen: WriteBacks| {
+                seen.by_bytes > 0
+            }),
             (WriteBackStart { ios: 8, ..never }, |seen: WriteBacks| seen.by_ios > 0),
             (WriteBackStart { inodes: 3, ..never }, |seen: WriteBacks| seen.by_inodes > 0),
         ] as [(WriteBackStart, fn(WriteBacks) -> bool); 3]
         {
-            let mut bench = Bench::new(&worker, with(Throttles { write_back: never, ..Throttles::default() })).await;
+            let mut bench =
+                Bench::new(&worker, with(Throttles { write_back: never, ..Throttles::default() }))
+                    .await;
             let core = bench.cores[0].clone().expect("runs");
             write_small(&mut bench, 40, 4);
             bench.settle(true).await;
@@ -104,7 +112,9 @@ fn background_jobs_take_so_many_threads_and_no_more() {
         let (open, gates): (Vec<_>, Vec<_>) = gates.into_iter().unzip();
         for gate in gates {
             let core = core.clone();
-            worker.spawn(async move { core.background(move || gate.recv().is_ok()).await.map(drop).expect("it ends") });
+            worker.spawn(async move {
+                core.background(move || gate.recv().is_ok()).await.map(drop).expect("it ends")
+            });
         }
         wait_for(&worker, || core.stats().disk_jobs == 2).await;
         (0..20).for_each(|_| core.schedule_turn());

@@ -72,9 +72,20 @@ fn locks_are_reclaimed_after_a_restart_before_anyone_takes_them() {
     rig.restart();
     rig.sessions(&[A, B], &[]);
     rig.call(B, reclaim(vec![]));
-    assert_eq!(rig.call(B, lock(gfid, LockOp::Set(LOCK))), Reply::TryAgain, "not everybody has said what he holds");
+    assert_eq!(
+        rig.call(B, lock(gfid, LockOp::Set(LOCK))),
+        Reply::TryAgain,
+        "not everybody has said what he holds"
+    );
     let locks = vec![LockClaim { gfid, owner: ONE, lock: LOCK }];
-    let part = NamespaceOp::Reclaim { held: vec![], locks, mount: true, since: u64::MAX, begun: 0, last: false };
+    let part = NamespaceOp::Reclaim {
+        held: vec![],
+        locks,
+        mount: true,
+        since: u64::MAX,
+        begun: 0,
+        last: false,
+    };
     assert!(matches!(rig.call(A, part), Reply::Kept { .. }));
     assert!(rig.service.in_grace(), "more is to come");
     rig.call(A, reclaim(vec![]));
