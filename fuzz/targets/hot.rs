@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use protocol::shard::{
     AckMessage, AttachRequest, MarkRequest, Op, ReadReply, ReadRequest, Status, WriteRequest,
 };
-use protocol::shard::{ShardHead, StatReply};
+use protocol::shard::{ShardHead, SpaceReply, StatReply};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 fn check<T: FromBytes + IntoBytes + Immutable>(front: &[u8]) -> Option<T> {
@@ -20,6 +20,7 @@ fuzz_target!(|front: &[u8]| {
     check::<AckMessage>(front);
     check::<ReadRequest>(front);
     check::<ReadReply>(front);
+    check::<SpaceReply>(front);
     check::<StatReply>(front);
     if let Some(write) = check::<WriteRequest>(front) {
         let _ = write.touch().iter().count();

@@ -110,16 +110,33 @@ impl DiskSpace {
         self.after(self.disk.usage.taken_since(self.looked_up.written), ratios)
     }
 
+    /// Takes so many bytes of the disk, if it has them beside what is promised. Of two cores that
+    /// take the last ones at the same time both may be refused, and never both have them.
+    pub fn take(&self, bytes: u64, ratios: FullRatios) -> bool {
+        let fits = |taken: u64| self.looked_up.free >= self.kept(ratios).saturating_add(taken);
+        let before = self.disk.usage.taken_since(self.looked_up.written);
+        if !fits(before.saturating_add(bytes)) {
+            return false;
+        }
+        self.wrote(bytes);
+        fits(self.disk.usage.taken_since(self.looked_up.written))
+    }
+
     /// The same when it was asked: what people are told, which writes under way do not make waver.
     pub fn left(&self, ratios: FullRatios) -> u64 {
         self.after(self.looked_up.unplaced, ratios)
     }
 
     fn after(&self, taken: u64, ratios: FullRatios) -> u64 {
+        self.looked_up.free.saturating_sub(self.kept(ratios)).saturating_sub(taken)
+    }
+
+    /// Bytes that no write may have: those beyond the full ratio, or what is promised.
+    fn kept(&self, ratios: FullRatios) -> u64 {
         let kept = (self.looked_up.usable as f64 * (1.0 - ratios.full)) as u64;
         let windows = self.sessions * 2 * SESSION_WINDOW_BYTES;
         let promised = self.disk.usage.cores() as u64 * (self.journal_bytes + windows);
-        self.looked_up.free.saturating_sub(kept.max(promised)).saturating_sub(taken)
+        kept.max(promised)
     }
 
     /// How full the disk was by these ratios when it was asked.

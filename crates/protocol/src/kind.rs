@@ -50,10 +50,18 @@ kinds! {
     /// Shard to session: postcard [`crate::shard::ExtentsReply`].
     ExtentsReply = 0x19,
     /// Session to shard, call: [`crate::shard::ReadRequest`], whose object is the first asked for
-    /// and whose offset and length are ignored; answered by [`Kind::ObjectsReply`].
+    /// and whose length, if it is not 0, asks what each takes on the disk; the offset is ignored.
+    /// Answered by [`Kind::ObjectsReply`].
     Objects = 0x1a,
     /// Shard to session: postcard [`crate::shard::ObjectsReply`].
     ObjectsReply = 0x1b,
+    /// Session to shard, call: [`crate::shard::ReadRequest`] for a range of a fragment whose disk
+    /// space is asked for; answered by [`Kind::SpaceReply`].
+    Space = 0x1c,
+    /// As [`Kind::Space`], and takes the space that is missing.
+    Reserve = 0x1d,
+    /// Shard to session: [`crate::shard::SpaceReply`].
+    SpaceReply = 0x1e,
     /// OSD to OSD, call: postcard [`crate::recovery::RecoveryRequest`].
     Recovery = 0x20,
     /// OSD to OSD: postcard [`crate::recovery::RecoveryReply`] and, for pieces, the bytes.
@@ -120,6 +128,6 @@ mod tests {
         let known = (0..=u16::MAX)
             .filter_map(Kind::from_u16)
             .inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 35);
+        assert_eq!(known.count(), 38);
     }
 }

@@ -93,6 +93,25 @@ pub struct Attr {
     /// It has extended attributes, POSIX ACLs among them. Of one that has none nobody need be asked
     /// for them.
     pub has_xattrs: bool,
+    /// How far the size tells what a regular file takes on disk.
+    pub footprint: Footprint,
+}
+
+/// How far the size of a regular file tells what it takes on disk. What comes later may only be
+/// more than what came before, as a writer learns it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub enum Footprint {
+    /// Nobody knows: an older version made the file, or its writer died.
+    #[default]
+    Unknown,
+    /// All of it holds data.
+    Dense,
+    /// There may be holes, or space that is reserved.
+    Sparse,
+    /// There may be reserved space behind the end, too.
+    Beyond,
 }
 
 /// What nobody may do to a file or directory until root takes the flag away (chattr(1)).
@@ -183,6 +202,8 @@ pub struct SetAttr {
     pub mtime: Option<Timestamp>,
     /// New change time.
     pub ctime: Option<Timestamp>,
+    /// What the holder of the write lease knows of the file's space.
+    pub footprint: Option<Footprint>,
     /// Beside a size or a modification time: later times may follow, as long as the session is
     /// alive. If it dies first, mtime and ctime become the moment at which that is noticed, unless
     /// they are later. Holds until a size or a modification time comes without it.

@@ -326,12 +326,43 @@ pub struct StatReply {
     pub attach: U64,
     /// Where the object's user data ends, in user bytes; 0 if it does not exist.
     pub logical_end: U64,
-    /// Bytes that the fragment takes on the disk.
+    /// Bytes that the fragment's data takes on the disk, with what is to be written to it still.
     pub allocated: U64,
     /// [`Status`].
     pub status: u8,
     /// Bit 0: the object exists here.
     pub flags: u8,
+}
+
+/// What of a range of a fragment has space on the disk, with its checksums.
+///
+/// | bytes | field | meaning |
+/// |---|---|---|
+/// | 0..8 | attach | the attach of the request |
+/// | 8..16 | missing | bytes of disk that the range still lacks, at most; of a reservation, those taken |
+/// | 16..24 | free | bytes that the disk takes before it counts as full |
+/// | 24..25 | status | [`Status`]; [`Status::NoSpace`]: `missing` is more than `free` |
+/// | 25..26 | flags | bits: [`SpaceReply::RESERVES`] |
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct SpaceReply {
+    /// See the table.
+    pub attach: U64,
+    /// See the table.
+    pub missing: U64,
+    /// See the table.
+    pub free: U64,
+    /// See the table.
+    pub status: u8,
+    /// See the table.
+    pub flags: u8,
+}
+
+impl SpaceReply {
+    /// What holds the fragment can reserve space, and tell what is reserved.
+    pub const RESERVES: u8 = 1;
 }
 
 /// Where a fragment holds data, within the range asked for, in order; what lies between is hole.
@@ -355,6 +386,8 @@ pub struct ObjectsReply {
     pub status: Status,
     /// Their indexes, ascending; at most [`OBJECTS_LISTED_MAX`], then `more` is set.
     pub indexes: Vec<u32>,
+    /// Bytes that the data of each takes on the disk, as [`StatReply::allocated`], if that was asked for; else nothing.
+    pub taken: Vec<u64>,
     /// There may be more behind the last one.
     pub more: bool,
 }

@@ -4,6 +4,7 @@
 //! an fsync has promised them; on a mount that answers early, of every file that was written and
 //! closed without an error.
 
+mod reserved;
 mod services;
 
 use super::report::Report;
@@ -63,9 +64,13 @@ done
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
-    let mut prepared = Ok(());
-    let small = |spec| small_disks(bench, spec, &mut prepared);
-    let Some(rig) = Rig::start("full", bench, report, small)? else { return Ok(()) };
+    filling(bench, report)?;
+    behind(bench, report)?;
+    reserved::run(bench, report)?;
+    services::run(bench, report)
+}
+
+fn filling(bench: &Bench, report: &mut Report) -> Outcome {
     let tests: [RigTest; 4] = [
         (
             "full: writers get ENOSPC while a storage daemon is away, all they synced is there",
@@ -75,16 +80,25 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         ("full: what is removed can be written again", freed),
         ("full: three mounts at once fill them again, all shards match", filled_by_three),
     ];
+    if !tests.iter().any(|(name, _)| report.wants_test("disk", name)) {
+        return Ok(());
+    }
+    let mut prepared = Ok(());
+    let small = |spec| small_disks(bench, spec, &mut prepared);
+    let Some(rig) = Rig::start("full", bench, report, small)? else { return Ok(()) };
     report.case("disk", "full: small disks are mounted", || prepared)?;
     for (name, test) in tests {
         report.case("disk", name, || test(bench, &rig))?;
     }
-    rig.finish(bench, report)?;
-    behind(bench, report)
+    rig.finish(bench, report)
 }
 
 /// A mount that answers early answers nothing that the disks refuse then.
 fn behind(bench: &Bench, report: &mut Report) -> Outcome {
+    let name = "full: writers get ENOSPC while a storage daemon is away, all they closed is there";
+    if !report.wants_test("disk", name) {
+        return Ok(());
+    }
     let mut prepared = Ok(());
     let small = |spec| Spec {
         mount_options: ANSWERS_EARLY.into(),
@@ -93,14 +107,9 @@ fn behind(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("full-behind", bench, report, small)? else { return Ok(()) };
     report.phase("write-behind");
     report.case("disk", "full: small disks are mounted", || prepared)?;
-    report.case(
-        "disk",
-        "full: writers get ENOSPC while a storage daemon is away, all they closed is there",
-        || filled(bench, &rig, &CLOSED),
-    )?;
+    report.case("disk", name, || filled(bench, &rig, &CLOSED))?;
     report.phase("");
-    rig.finish(bench, report)?;
-    services::run(bench, report)
+    rig.finish(bench, report)
 }
 
 /// A cluster whose storage daemons have small disks.

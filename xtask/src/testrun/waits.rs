@@ -31,7 +31,7 @@ const PROGRAMS: [&str; 7] = [
 
 /// What fails on a mount with a timeout while nothing of the cluster answers. File descriptor 3 is
 /// `file0`, opened before.
-const CALLS: [&str; 12] = [
+const CALLS: [&str; 15] = [
     "cat <&3 > /dev/null",
     "dd if=/dev/fd/3 of=/dev/null bs=4k count=1 status=none",
     "cat file1 > /dev/null",
@@ -44,6 +44,9 @@ const CALLS: [&str; 12] = [
     "dd if=/dev/zero of=file5 bs=4k count=1 conv=notrunc,fsync status=none",
     "stat -f .",
     "setfattr -n user.a -v b file6",
+    "truncate -s 100 file6",
+    "fallocate -l 1000000 file6",
+    "ln file2 linked",
 ];
 
 /// Runs the tests.

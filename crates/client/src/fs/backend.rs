@@ -68,6 +68,8 @@ pub trait Backend: Clone + 'static {
         range: Range<u64>,
         hint: WriterHint,
     ) -> impl Future<Output = Result<()>>;
+    /// See [`LocalIo::reserve`].
+    fn reserve(&self, file: FileRef, range: Range<u64>) -> impl Future<Output = Result<bool>>;
     /// See [`LocalIo::truncate`].
     fn truncate(
         &self,
@@ -203,6 +205,10 @@ impl Backend for Cluster {
 
     async fn punch(&self, file: FileRef, range: Range<u64>, hint: WriterHint) -> Result<()> {
         self.io.anew().punch(file, range, hint).await
+    }
+
+    async fn reserve(&self, file: FileRef, range: Range<u64>) -> Result<bool> {
+        self.io.anew().reserve(file, range).await
     }
 
     async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<()> {

@@ -5,7 +5,7 @@
 //! that another worker is at: that stays until the shards have it, or its session is dead.
 
 use super::Writer;
-use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENXIO, EPERM, posix};
+use super::errno::{EFBIG, EINVAL, EIO, ENOENT, ENOSPC, ENXIO, EPERM, posix};
 use super::inode::{FlushKind, InodeState, Need, SyncKind, WritePlan};
 use super::losses::OpenId;
 use super::table::{Inode, Op};
@@ -14,7 +14,7 @@ use crate::error::ClientError;
 use crate::objecter::{Ending, FileRef, Sought, file_bytes_max, join_all, join_both};
 use bytes::Bytes;
 use protocol::lock::LockOwner;
-use protocol::namespace::{Attr, Caller, LeaseMode, NamespaceOp, SetAttr};
+use protocol::namespace::{Attr, Caller, Footprint, LeaseMode, NamespaceOp, SetAttr};
 use protocol::{Epoch, Gfid};
 use std::future::Future;
 use std::ops::Range;
@@ -32,9 +32,9 @@ pub(super) const FLUSHES_AT_ONCE: usize = 64;
 /// `fallocate` modes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
-    /// Extends the size. Space is not reserved: a later write may still meet ENOSPC.
+    /// Space for the range, extending the size.
     Allocate,
-    /// Nothing to see, for the same reason.
+    /// Space for the range, also behind the end.
     KeepSize,
     /// A hole.
     Punch,
@@ -235,8 +235,14 @@ impl<B: Backend> LocalFs<B> {
             sync,
             behind: behind.clone().map(|behind| behind as _),
             guard: op.clone().map(|op| op as _),
+            frees: false,
         };
-        self.backend.write(file, plan.offset, data, plan.hint, ending).await?;
+        let written = self.backend.write(file, plan.offset, data, plan.hint, ending).await;
+        if written.is_err() {
+            // What comes behind it may leave a hole here.
+            inode.with(|state| state.spreads(Footprint::Sparse));
+        }
+        written?;
         inode.with(|state| state.wrote(plan.offset + len, caller.now));
         if plan.offset != offset {
             // The kernel has put the data into its pages at the offset that it believed in.
@@ -471,6 +477,9 @@ impl<B: Backend> LocalFs<B> {
         let (file, old, end) = inode.with(|state| (state.file(), state.size(), state.data_end()));
         // Of itself the kernel takes away some of the bits.
         let mode = self.mode_left(&inode, set.mode, writer).or(set.mode);
+        let (was, footprint) = inode.with(|state| (state.footprint(), state.footprint_at(size)));
+        // Behind the end may be space that nobody knows of here.
+        let end = if was == Footprint::Beyond { u64::MAX } else { end };
         self.clear_tail(&inode, size).await;
         // A truncation changes the content's time even when the size stays.
         let mtime = set.mtime.or(Some(caller.now));
@@ -480,7 +489,7 @@ impl<B: Backend> LocalFs<B> {
         let sent = self
             .send_attrs(
                 &inode,
-                SetAttr { size: Some(size), mtime, mode, ..set },
+                SetAttr { size: Some(size), mtime, mode, footprint: Some(footprint), ..set },
                 FlushKind::Whole,
                 caller,
             )
@@ -523,24 +532,58 @@ impl<B: Backend> LocalFs<B> {
         self.check_size(inode, range.end)?;
         self.permit(inode, matches!(mode, AllocateMode::Allocate | AllocateMode::KeepSize))?;
         self.drop_rights(inode, writer, false).await?;
-        if mode == AllocateMode::KeepSize {
-            return Ok(());
-        }
+        let reserves = matches!(mode, AllocateMode::Allocate | AllocateMode::KeepSize);
         let (file, size, hint) =
             inode.with(|state| (state.file(), state.size(), state.punch_hint()));
-        let inside = range.start..range.end.min(size);
-        if mode != AllocateMode::Allocate && inside.start < inside.end {
+        let is_beyond = inode.with(|state| state.footprint() == Footprint::Beyond);
+        let end = if mode == AllocateMode::Punch && is_beyond { u64::MAX } else { size };
+        let inside = range.start..range.end.min(end);
+        if !reserves && inside.start < inside.end {
+            inode.with(|state| state.spreads(Footprint::Sparse));
             inode.with(|state| state.begin_change());
             self.backend.punch(file, inside, hint).await?;
             inode.with(|state| state.wrote(0, caller.now));
             self.shared.usage.forget(gfid);
         }
         let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
-        if extends && range.end > size {
+        let extends = extends && range.end > size;
+        if extends {
             self.clear_tail(inode, range.end).await;
             self.zero_gap(inode, range.end).await?;
+        }
+        if reserves {
+            self.reserve(inode, range.clone(), caller).await?;
+        }
+        if extends {
+            inode.with(|state| state.spreads(Footprint::Sparse));
             inode.with(|state| state.wrote(range.end, caller.now));
         }
+        Ok(())
+    }
+
+    /// Takes space for a range. What cannot fit is refused before anything is done for it, however
+    /// large it is.
+    async fn reserve(&self, inode: &Inode, range: Range<u64>, caller: Caller) -> Result<()> {
+        let (file, size) = inode.with(|state| (state.file(), state.size()));
+        let wanted = range.end - range.start;
+        let (_, free) = self.space().await?;
+        if wanted > free {
+            // What the file has already is not needed once more.
+            let has = self.backend.allocated(file, range.end).await?;
+            if wanted > free.saturating_add(has) {
+                return posix(ENOSPC);
+            }
+        }
+        let is_behind = range.end > size;
+        let footprint = if is_behind { Footprint::Beyond } else { Footprint::Sparse };
+        if inode.with(|state| state.spreads(footprint)) {
+            // Before there is anything that nobody would look for when the file is removed.
+            let set = SetAttr { footprint: Some(footprint), ..SetAttr::default() };
+            self.send_attrs(inode, set, FlushKind::Whole, caller).await?;
+        }
+        inode.with(InodeState::still_writes)?;
+        self.backend.reserve(file, range).await?;
+        self.shared.usage.forget(inode.gfid());
         Ok(())
     }
 

@@ -420,6 +420,7 @@ mod tests {
             btime: None,
             flags: protocol::namespace::FileFlags::default(),
             has_xattrs: false,
+            footprint: protocol::namespace::Footprint::Unknown,
         };
         DirEntry { name: name.as_bytes().to_vec(), attr, written_elsewhere: false }
     }

@@ -26,7 +26,7 @@ pub use habit::SyncKind;
 use mapping::Mapping;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
-use protocol::namespace::{Attr, Grant, Held, LeaseMode, Timestamp};
+use protocol::namespace::{Attr, Footprint, Grant, Held, LeaseMode, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
@@ -138,6 +138,7 @@ pub struct InodeState {
     /// The tail was clean before the cut under way.
     cutting: bool,
     attrs: Attributes,
+    footprint: Footprint,
     habit: SyncHabit,
     kernel_cache: bool,
     /// The write lease is on its way back: what the service is told now may be behind what another
@@ -180,6 +181,7 @@ impl InodeState {
             tail: Tail::Known(0),
             cutting: false,
             attrs: Attributes::default(),
+            footprint: Footprint::Unknown,
             habit: SyncHabit::default(),
             kernel_cache: false,
             returning: false,
@@ -338,6 +340,7 @@ impl InodeState {
 
     fn adopt(&mut self, attr: &Attr) {
         self.attrs.adopted(attr.size);
+        self.footprint = attr.footprint;
         self.cut_elsewhere = attr.size < self.shown.max(self.size);
         self.shown = attr.size;
         self.pool = attr.pool;
@@ -584,6 +587,9 @@ impl InodeState {
             // The kernel will believe in an end before this one until it asks again.
             self.base_size = self.base_size.max(end);
         }
+        if offset > self.data_end() {
+            self.spreads(Footprint::Sparse);
+        }
         let zero_from = match self.tail {
             Tail::Clean => self.data_end(),
             Tail::Known(_) => u64::MAX,
@@ -640,6 +646,22 @@ impl InodeState {
         self.behind > 0
     }
 
+    /// What the size tells of the file's space.
+    pub fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+
+    /// It tells less from now on, which the service learns with the times of the change that makes
+    /// it so. False: that is no news.
+    pub fn spreads(&mut self, to: Footprint) -> bool {
+        let is_news = to > self.footprint && self.lease() == Some(LeaseMode::Write);
+        if is_news {
+            self.footprint = to;
+            self.attrs.spread();
+        }
+        is_news
+    }
+
     /// The service has recorded `size`. Bytes beyond it are unknown until `truncated_data`.
     pub fn truncated(&mut self, size: u64) {
         self.cutting = size < self.data_end() && self.tail == Tail::Clean;
@@ -652,8 +674,18 @@ impl InodeState {
         }
         self.base_size = self.base_size.min(size);
         self.attrs.size_told(size);
+        self.footprint = self.footprint_at(size);
         self.size = size;
         self.write_end = size;
+    }
+
+    /// What a truncation to this size makes of the footprint.
+    pub fn footprint_at(&self, size: u64) -> Footprint {
+        match size {
+            0 => Footprint::Dense,
+            size if size > self.size => self.footprint.max(Footprint::Sparse),
+            _ => self.footprint,
+        }
     }
 
     /// The data between the size and `old_end`, where it ended before, is gone.

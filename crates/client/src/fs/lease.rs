@@ -128,6 +128,7 @@ impl<B: Backend> LocalFs<B> {
             mtime: user.mtime.or(flush.set.mtime),
             // A change by the user moves ctime to now, which is later than any write's.
             ctime: if user == SetAttr::default() { flush.set.ctime } else { user.ctime },
+            footprint: user.footprint.or(flush.set.footprint),
             times_follow: flush.set.times_follow,
         };
         if set == SetAttr::default() {

@@ -377,7 +377,7 @@ impl Backend for Model {
     }
 
     async fn space(&self) -> Result<(u64, u64)> {
-        Ok((1000, 500))
+        Ok((2 << 40, 1 << 40))
     }
 
     fn pool(&self) -> Result<PoolId> {
@@ -485,6 +485,10 @@ impl Backend for Model {
             let start = (range.start as usize).min(end);
             stored.data[start..end].fill(0);
         })
+    }
+
+    async fn reserve(&self, _file: FileRef, _range: Range<u64>) -> Result<bool> {
+        self.dead().map(|()| true)
     }
 
     async fn truncate(&self, file: FileRef, new_size: u64, old_size: u64) -> Result<()> {
@@ -611,6 +615,7 @@ pub(super) fn sparse_attr(size: u64) -> Attr {
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
         has_xattrs: false,
+        footprint: protocol::namespace::Footprint::Unknown,
     }
 }
 

@@ -1,16 +1,18 @@
 //! What a file takes on disk, for `st_blocks`.
 //!
-//! Contract: files of up to one object count as full, without asking anyone. For larger ones
-//! [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file that this mount
-//! does not write, and [`FileSystem::allocated_known`] never does. An answer is an estimate, since
-//! other mounts may write meanwhile; it is never 0 for a file with a size, for archivers take that
-//! for a file without data.
+//! Contract: what counts is the space of users' data, as `k` shards hold it: neither parity, nor
+//! headers. A file that has no holes ([`Footprint::Dense`]) takes its size, and nobody is asked;
+//! one of an older version, or whose writer died, is taken for such if it has one object. For
+//! others [`LocalFs::allocated`] asks the shards, at most once in [`AGE_MAX`] for a file that this
+//! mount does not write, and [`FileSystem::allocated_known`] never does. Other mounts may write
+//! meanwhile; an answer is never 0 for a file with a size, for archivers take that for a file
+//! without data.
 
 use super::table::Inode;
 use super::{Backend, FileSystem, LocalFs, Shared};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
-use protocol::namespace::{Attr, FileKind, LeaseMode};
+use protocol::namespace::{Attr, FileKind, Footprint, LeaseMode};
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -65,8 +67,12 @@ fn full(attr: &Attr) -> u64 {
 
 /// Do its shards have to be asked?
 fn is_asked_for(attr: &Attr, object_bytes: u64) -> bool {
-    let objects = attr.size.div_ceil(object_bytes.max(1));
-    attr.kind == FileKind::Regular && objects >= 2
+    let is_torn = match attr.footprint {
+        Footprint::Dense => false,
+        Footprint::Unknown => attr.size > object_bytes,
+        Footprint::Sparse | Footprint::Beyond => true,
+    };
+    attr.kind == FileKind::Regular && is_torn
 }
 
 fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
@@ -105,14 +111,16 @@ impl<B: Backend> LocalFs<B> {
             return bytes;
         }
         let file = crate::objecter::FileRef { gfid: attr.gfid, pool: attr.pool };
-        let mut asked = pin!(self.backend.allocated(file, attr.size));
+        let upto = if attr.footprint == Footprint::Beyond { u64::MAX } else { attr.size };
+        let mut asked = pin!(self.backend.allocated(file, upto));
         let mut late = pin!(self.backend.sleep(ASK_WAIT));
         let answer = poll_fn(|cx| match asked.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(answer.ok()),
             Poll::Pending => late.as_mut().poll(cx).map(|()| None),
         });
         // Also a failure is remembered, or each `stat` would wait anew.
-        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(BLOCK_BYTES);
+        let least = if attr.size > 0 { BLOCK_BYTES } else { 0 };
+        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(least);
         self.shared.usage.known.lock().insert(attr.gfid, (Instant::now(), bytes));
         bytes
     }
@@ -124,7 +132,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_some_objects_are_asked_for() {
+    fn only_files_that_may_have_holes_are_asked_for() {
+        let attr = |footprint, size| Attr { footprint, ..sparse_attr(size) };
+        assert!(!is_asked_for(&attr(Footprint::Dense, u64::MAX), 100));
+        assert!(is_asked_for(&attr(Footprint::Sparse, 1), 100));
+        assert!(is_asked_for(&attr(Footprint::Beyond, 0), 100));
         let asked = |size| is_asked_for(&sparse_attr(size), 100);
         assert!(!asked(0) && !asked(100));
         assert!(asked(101) && asked(u64::MAX));

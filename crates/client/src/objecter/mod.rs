@@ -4,6 +4,7 @@
 //!   connections (`osd`).
 //! * `plan`: which fragments an operation asks and changes. `read`, `write`, `stat`: carrying it
 //!   out.
+//! * `reserve`: disk space before it is written.
 //! * `whole`: operations over whole files and wide ranges, by the objects that exist.
 //! * `range_lock`, `wait`: waiting among the tasks of one worker. `tails`: what the last writes
 //!   left. `window`, `delay`: what is on its way, and what leaves together. `gather`: writes that
@@ -22,6 +23,7 @@ mod pg;
 mod plan;
 mod range_lock;
 mod read;
+mod reserve;
 mod stat;
 mod tails;
 mod wait;
@@ -114,6 +116,8 @@ pub struct Ending {
     pub behind: Option<Arc<dyn Behind>>,
     /// Dropped once no worker works on it any more, also where nobody waits for that.
     pub guard: Option<Arc<dyn Send + Sync>>,
+    /// It writes zeros over what holds data, which takes no space: a full disk takes it, too.
+    pub frees: bool,
 }
 
 /// A part of an operation: within one object, and small enough for one buffer.

@@ -13,7 +13,7 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::codec::Codec;
 use ec_store::layout::Layout;
-use ec_store::pg::{Action, NewWrite, PgSession, PgView, ReadToken, Refusal, Request};
+use ec_store::pg::{Action, NewWrite, PgSession, PgView, ReadToken, Refusal, Request, Space};
 use protocol::shard::AckMessage;
 use protocol::{Gfid, Kind, PgId, Seq, SessionId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
@@ -249,10 +249,11 @@ impl PgIo {
         now: Instant,
         write: NewWrite,
         hurry: Hurry,
+        space: Space,
     ) -> Result<Seq, ClientError> {
         self.check(local)?;
         let gfid = write.object.gfid;
-        let taken = self.machine.borrow_mut().write(now, write);
+        let taken = self.machine.borrow_mut().write_in(now, write, space);
         self.drive_and_send(local, now, hurry);
         let seq = taken.map_err(|refusal| match refusal {
             Refusal::NoSpace => self.no_space(),

@@ -145,22 +145,45 @@ pub(super) async fn objects(
     first: ObjectId,
     end: u64,
 ) -> Result<Vec<u32>, ClientError> {
+    Ok(objects_asked(local, pg, first, end, false).await?.0)
+}
+
+/// Bytes that the data of those objects takes on disk, without parity.
+pub(super) async fn allocated(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    first: ObjectId,
+    end: u64,
+) -> Result<u64, ClientError> {
+    Ok(objects_asked(local, pg, first, end, true).await?.1)
+}
+
+/// Both; the bytes are 0 unless they are asked for.
+async fn objects_asked(
+    local: &Rc<Local>,
+    pg: &PgIo,
+    first: ObjectId,
+    end: u64,
+    measures: bool,
+) -> Result<(Vec<u32>, u64), ClientError> {
     let parse =
         |message: &Message| protocol::decode::<ObjectsReply>("objects", &message.front).ok();
     let status_of = |message: &Message| {
         let reply = parse(message).filter(|_| message.kind == Kind::ObjectsReply.to_u16())?;
         Some((reply.status, None))
     };
-    let mut found = Vec::new();
-    let mut from = first;
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    let (mut from, asked) = (first, 0..u64::from(measures));
     loop {
-        let answers = ask_shards(local, pg, Kind::Objects, from, &(0..0), status_of).await?;
+        let answers = ask_shards(local, pg, Kind::Objects, from, &asked, status_of).await?;
         let replies: Vec<ObjectsReply> = answers.iter().filter_map(parse).collect();
         let page = page_of(&replies, from.index, end);
+        bytes += taken_of(&replies, &page.indexes) * u64::from(pg.layout.profile().k())
+            / (replies.len() as u64).max(1);
         found.extend(page.indexes);
         match page.next {
             Some(index) => from.index = index,
-            None => return Ok(found),
+            None => return Ok((found, bytes)),
         }
     }
 }
@@ -171,6 +194,13 @@ struct Page {
     indexes: Vec<u32>,
     /// Where the next question begins.
     next: Option<u32>,
+}
+
+/// What all shards together have of these objects.
+fn taken_of(replies: &[ObjectsReply], indexes: &[u32]) -> u64 {
+    let is_told = |index: &u32| indexes.binary_search(index).is_ok();
+    let told = replies.iter().flat_map(|reply| reply.indexes.iter().zip(&reply.taken));
+    told.filter(|(index, _)| is_told(index)).fold(0, |sum, (_, taken)| sum.saturating_add(*taken))
 }
 
 fn page_of(replies: &[ObjectsReply], from: u32, end: u64) -> Page {
@@ -212,6 +242,7 @@ mod tests {
         let reply = |indexes: &[u32], more| ObjectsReply {
             status: Status::Ok,
             indexes: indexes.to_vec(),
+            taken: vec![10; indexes.len()],
             more,
         };
         let page = |replies: &[ObjectsReply], from, end| {
@@ -239,6 +270,8 @@ mod tests {
             "an answer that does not fit the question"
         );
         assert_eq!(page(&[reply(&[], true)], 0, end), (vec![], None));
+        let replies = [reply(&[1, 5], true), reply(&[2, 9], false)];
+        assert_eq!(taken_of(&replies, &[1, 2, 5]), 30, "the next page tells of 9 once more");
     }
 
     #[test]

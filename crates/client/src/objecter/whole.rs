@@ -6,9 +6,8 @@
 //! k shards of a PG know of every object in it, so an OSD that is away hides none.
 
 use super::write;
-use super::{Ending, FileRef, LocalIo, OBJECTS_MAX, ObjectHint, WriterHint, join_all, stat};
+use super::{FileRef, LocalIo, OBJECTS_MAX, ObjectHint, WriterHint, join_all, stat};
 use crate::error::ClientError;
-use bytes::Bytes;
 use ec_store::layout::Layout;
 use protocol::shard::Op;
 use protocol::{ObjectId, PgId};
@@ -19,10 +18,9 @@ const OBJECTS_AT_ONCE: usize = 16;
 /// Ranges of so many objects are worked on object by object, without asking which exist. With
 /// objects of 64 MiB, 4 GiB.
 const FEW_OBJECTS: u64 = 64;
-/// Files of more objects are measured by their number alone, as if each were full: each object
-/// costs a message to each of its shards, and this many take tens of milliseconds. With objects of
-/// 64 MiB, 64 GiB of data.
-const MEASURED_OBJECTS_MAX: usize = 1024;
+
+/// Files of so many objects are measured object by object.
+const MEASURED_OBJECTS_MAX: u64 = 16;
 
 /// What [`LocalIo::seek`] looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,17 +80,7 @@ impl LocalIo {
                             )
                             .await;
                         }
-                        let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
-                        write::write_piece(
-                            &local,
-                            &pg,
-                            object,
-                            range.start,
-                            zeros,
-                            hint,
-                            Ending::default(),
-                        )
-                        .await
+                        write::zero_edge(&local, &pg, object, range, hint).await
                     },
                 )
             };
@@ -247,29 +235,38 @@ impl LocalIo {
         let size = self.local.profile(file.pool)?.object_bytes();
         for index in self.existing(file, 0..OBJECTS_MAX).await?.into_iter().rev() {
             let stat = self.stat(file, index).await?;
-            if stat.exists {
+            // An object of which space is reserved holds nothing that the file could end with.
+            if stat.exists && (stat.logical_end > 0 || index == 0) {
                 return Ok(u64::from(index) * size + stat.logical_end);
             }
         }
         Ok(0)
     }
 
-    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`); `size` is the
-    /// file's size. Where data lies in more than [`MEASURED_OBJECTS_MAX`] objects, each counts as
-    /// full.
+    /// Bytes that the file's data takes on disk, without parity (for `st_blocks`), with what is
+    /// reserved for it; up to a size. Of what holds data in few objects each is asked for, beyond
+    /// that each PG for all that it holds.
     ///
     /// # Errors
     /// As [`LocalIo::read`].
     pub async fn allocated(&self, file: FileRef, size: u64) -> Result<u64, ClientError> {
         let object_bytes = self.local.profile(file.pool)?.object_bytes();
-        let indexes = self.existing(file, 0..size.div_ceil(object_bytes)).await?;
-        if indexes.len() > MEASURED_OBJECTS_MAX {
-            return Ok((indexes.len() as u64 * object_bytes).min(size));
+        let objects = size.div_ceil(object_bytes).min(OBJECTS_MAX);
+        if objects <= MEASURED_OBJECTS_MAX {
+            let asked = (0..objects).map(|index| self.stat(file, index as u32));
+            let stats = join_all(asked).await.into_iter();
+            return stats.map(|stat| Ok(stat?.allocated)).sum();
         }
+        let first = file.object(0);
         let mut sum = 0;
-        for batch in indexes.chunks(OBJECTS_AT_ONCE) {
-            for stat in join_all(batch.iter().map(|index| self.stat(file, *index))).await {
-                sum += stat?.allocated;
+        for batch in self.local.pg_ids(file.pool)?.chunks(OBJECTS_AT_ONCE) {
+            let ask = |pg: &PgId| {
+                self.on_owner_of(*pg, "storage daemons to read from", move |local, pg| async move {
+                    stat::allocated(&local, &pg, first, objects).await
+                })
+            };
+            for bytes in join_all(batch.iter().map(ask)).await {
+                sum += bytes?;
             }
         }
         Ok(sum)

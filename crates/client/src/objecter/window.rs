@@ -10,6 +10,7 @@
 //! records cannot come to be. Those who wait for one window stand in line.
 
 use super::wait::Notify;
+use ec_store::pg::Space;
 use protocol::shard::{SESSION_WINDOW_BYTES, space_taken};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -110,6 +111,7 @@ pub(crate) type Windows = SmallVec<[Rc<Window>; 4]>;
 pub(crate) struct OnTheWay {
     windows: Windows,
     bytes: u64,
+    space: Space,
 }
 
 impl OnTheWay {
@@ -137,7 +139,19 @@ impl OnTheWay {
             window.freed.changed(window.freed.version()).await;
         }
         windows.iter().for_each(|window| window.on_the_way.set(window.on_the_way.get() + bytes));
-        Self { windows, bytes }
+        Self { windows, bytes, space: Space::OfDisk }
+    }
+
+    /// The range that is written has its space.
+    pub fn in_reserved_space(self) -> Self {
+        let mut this = self;
+        this.space = Space::Reserved;
+        this
+    }
+
+    /// Where its space is to come from.
+    pub fn space(&self) -> Space {
+        self.space
     }
 }
 

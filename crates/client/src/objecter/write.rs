@@ -11,12 +11,14 @@ use super::pg::PgIo;
 use super::plan::{WritePlan, plan_write};
 use super::range_lock::Mode;
 use super::read::read_piece;
+use super::reserve::has_space;
+use super::stat;
 use super::wait::join_all;
 use super::window::OnTheWay;
 use crate::error::ClientError;
 use bytes::Bytes;
 use ec_store::layout::Layout;
-use ec_store::pg::{NewWrite, Piece, WritePieces};
+use ec_store::pg::{NewWrite, Piece, Space, WritePieces};
 use protocol::shard::Op;
 use protocol::{ObjectId, ShardIndex, ShardSet};
 use smallvec::SmallVec;
@@ -56,8 +58,35 @@ pub(super) async fn write_piece(
     let fragment_bytes = plan.fragment.end - plan.fragment.start;
     local.session_usable(pg).await?;
     local.room_to_keep(fragment_bytes as usize * plan.touch.len() as usize).await;
-    let on_the_way = admit(local, pg, object, plan.touch, fragment_bytes).await?;
+    let on_the_way = match ending.frees {
+        true => {
+            let windows = pg.windows(plan.touch);
+            OnTheWay::admit(windows, fragment_bytes).await.in_reserved_space()
+        }
+        false => admit(local, pg, object, plan.touch, &plan.fragment).await?,
+    };
     write_planned(local, pg, object, (plan, range, data), hint, ending, on_the_way).await
+}
+
+/// Makes a part of a stripe zeros, also where a disk is full: over what holds data, zeros take no
+/// space, and a hole needs none.
+pub(super) async fn zero_edge(
+    local: &Rc<Local>,
+    pg: &Rc<PgIo>,
+    object: ObjectId,
+    range: Range<u64>,
+    hint: ObjectHint,
+) -> Result<(), ClientError> {
+    let zeros = Bytes::from(vec![0; (range.end - range.start) as usize]);
+    let write = |ending| write_piece(local, pg, object, range.start, zeros.clone(), hint, ending);
+    match write(Ending::default()).await {
+        Err(ClientError::NoSpace(_)) => {}
+        ended => return ended,
+    }
+    if stat::extents(local, pg, object, range.clone()).await?.is_empty() {
+        return Ok(());
+    }
+    write(Ending { frees: true, ..Ending::default() }).await
 }
 
 /// Writes bytes at an offset of an object for which there is room on its way to all shards already.
@@ -121,6 +150,7 @@ async fn write_planned(
         Instant::now(),
         write,
         if is_waited_for { Hurry::Now } else { Hurry::Delayed },
+        on_the_way.space(),
     )?;
     remember_tail(local, pg.layout, object, hint.grant, &patch);
     drop(guard);
@@ -309,7 +339,7 @@ pub(super) async fn mutate(
     let fragment = pg.layout.fragment_cover(&range);
     let write =
         bare(pg, object, op, fragment.start, (fragment.end - fragment.start) as u32, logical_end);
-    let seq = pg.write(local, Instant::now(), write, Hurry::Now)?;
+    let seq = pg.write(local, Instant::now(), write, Hurry::Now, Space::OfDisk)?;
     local.tails.borrow_mut().forget(object);
     drop(guard);
     pg.hold_until_reported(seq, on_the_way, None);
@@ -334,14 +364,16 @@ fn bare(
 }
 
 /// Lets a write begin once all shards have space for it: they were asked, and no more is on its way
-/// than they keep space for. Refuses it, before it is numbered, if a disk is full.
+/// than they keep space for. Refuses it, before it is numbered, if a disk is full and the range has
+/// no space of its own.
 pub(super) async fn admit(
     local: &Rc<Local>,
     pg: &Rc<PgIo>,
     object: ObjectId,
     touch: ShardSet,
-    fragment_bytes: u64,
+    fragment: &Range<u64>,
 ) -> Result<OnTheWay, ClientError> {
+    let fragment_bytes = fragment.end - fragment.start;
     pg.room_known(local).await?;
     let on_the_way = OnTheWay::admit(pg.windows(touch), fragment_bytes).await;
     let fits = || pg.room().is_none_or(|room| room >= fragment_bytes);
@@ -356,13 +388,24 @@ pub(super) async fn admit(
         }
         pg.probed.set(Some(Instant::now()));
     }
-    if fits() { Ok(on_the_way) } else { Err(pg.no_space()) }
+    if fits() {
+        return Ok(on_the_way);
+    }
+    match has_space(local, pg, object, touch, fragment).await? {
+        true => Ok(on_the_way.in_reserved_space()),
+        false => Err(pg.no_space()),
+    }
 }
 
 /// Asks all shards how much they still take: that comes with acknowledgements, so with that of an
 /// empty record.
 async fn ask_room(local: &Rc<Local>, pg: &Rc<PgIo>, object: ObjectId) -> Result<(), ClientError> {
-    let seq =
-        pg.write(local, Instant::now(), bare(pg, object, Op::Nothing, 0, 0, 0), Hurry::Now)?;
+    let seq = pg.write(
+        local,
+        Instant::now(),
+        bare(pg, object, Op::Nothing, 0, 0, 0),
+        Hurry::Now,
+        Space::OfDisk,
+    )?;
     pg.reported(local, seq).await
 }

@@ -14,7 +14,7 @@ use messenger::{
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::shard::{
     AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, Op, ReadReply, ReadRequest,
-    ShardHead, StatReply, Status, WriteRequest,
+    ShardHead, SpaceReply, StatReply, Status, WriteRequest,
 };
 use protocol::{
     ClusterId, Epoch, Kind, ObjectId, OsdId, PgId, PoolId, Profile, SessionId, ShardIndex, ShardSet,
@@ -490,17 +490,24 @@ impl OsdService {
                 };
                 (Kind::StatReply, bytes_of(&reply), Bytes::new())
             }
+            Kind::Space => {
+                let (missing, free) = (0.into(), 0.into());
+                let reply = SpaceReply { attach, missing, free, status: status as u8, flags: 0 };
+                (Kind::SpaceReply, bytes_of(&reply), Bytes::new())
+            }
             Kind::Objects => {
                 let (pg, first) = (request.head.pg(), ObjectId::from(request.object));
                 let is_asked_for = |id: &ObjectId| id.gfid == first.gfid && id.index >= first.index;
-                let here = osd.fragments.keys().filter(|(of, id)| *of == pg && is_asked_for(id));
-                let mut all: Vec<u32> = here.map(|(_, id)| id.index).collect();
+                let here =
+                    osd.fragments.iter().filter(|((of, id), _)| *of == pg && is_asked_for(id));
+                let mut all: Vec<(u32, u64)> =
+                    here.map(|((_, id), held)| (id.index, held.bytes.len() as u64)).collect();
                 all.sort_unstable();
                 let more = all.len() > 3;
-                let indexes = all.into_iter().take(3).collect();
+                let (indexes, taken) = all.into_iter().take(3).unzip();
                 (
                     Kind::ObjectsReply,
-                    protocol::encode(&ObjectsReply { status, indexes, more }),
+                    protocol::encode(&ObjectsReply { status, indexes, taken, more }),
                     Bytes::new(),
                 )
             }
@@ -548,7 +555,9 @@ impl Service for OsdService {
                     self.acknowledge(&world, connection, &request.head, status, 0);
                 }
             }
-            Some(kind @ (Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects)) => {
+            Some(
+                kind @ (Kind::Read | Kind::Stat | Kind::Extents | Kind::Objects | Kind::Space),
+            ) => {
                 let delay = world.osds[self.index].faults.delay;
                 let (kind, front, data) = self.read(&mut world, kind, &parse(&message));
                 let (connection, worker) = (connection.clone(), worker.clone());

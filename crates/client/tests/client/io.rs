@@ -127,7 +127,7 @@ impl Model {
         self.next = end;
         // Every other one is not waited for, and must be there all the same.
         let behind = self.rng.bool().then(|| Arc::new(Left) as Arc<dyn Behind>);
-        let ending = Ending { sync: self.rng.bool(), behind, guard: None };
+        let ending = Ending { sync: self.rng.bool(), behind, guard: None, frees: false };
         run(client, move |io| async move {
             io.write_ending(file, start, Bytes::from(data), hint, ending).await
         })
@@ -235,6 +235,7 @@ fn what_is_not_waited_for_ends_by_itself() {
             sync: false,
             behind: Some(Arc::clone(&behind) as Arc<dyn Behind>),
             guard: None,
+            ..Ending::default()
         };
         let (data, hint) = (
             Bytes::from(vec![value; 4096]),

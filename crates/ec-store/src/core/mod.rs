@@ -38,6 +38,7 @@ mod objects;
 mod pace;
 mod reading;
 pub mod recovery;
+mod reserving;
 mod restart;
 pub mod scrub;
 mod stats;
@@ -544,7 +545,8 @@ impl<O: Outlet> Core<O> {
 
     // ---- messages
 
-    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects or Recovery.
+    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects, Space, Reserve
+    /// or Recovery.
     ///
     /// # Errors
     /// [`Malformed`], also for other kinds.
@@ -557,6 +559,7 @@ impl<O: Outlet> Core<O> {
             Some(Kind::Stat) => self.on_stat(outlet, &message),
             Some(Kind::Extents) => self.on_extents(outlet, &message),
             Some(Kind::Objects) => self.on_objects(outlet, &message),
+            Some(kind @ (Kind::Space | Kind::Reserve)) => self.on_space(outlet, &message, kind),
             Some(Kind::Recovery) => self.on_recovery(outlet, &message),
             _ => Err(Malformed(message.kind)),
         }

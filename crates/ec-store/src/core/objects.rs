@@ -1,5 +1,5 @@
-//! Which objects of a file a shard holds: what lets a client do work over what exists, where a
-//! file's size says nothing.
+//! Which objects of a file a shard holds, and what they take on its disk: what lets a client do
+//! work over what exists, where a file's size says nothing.
 //!
 //! Contract: every object that a session's acknowledged writes made, and no later record of this
 //! shard removed, is told. The log is looked at before the directory: a record that is applied in
@@ -22,38 +22,54 @@ impl<O: Outlet> Core<O> {
     pub(super) fn on_objects(&self, outlet: &O, message: &Message) -> Result<(), Malformed> {
         let request = read_front(message)?;
         let (pg, first) = (request.head.pg(), ObjectId::from(request.object));
-        let to = message.reply_to();
+        let (to, is_measured) = (message.reply_to(), request.length.get() > 0);
         let asked = {
             let mut state = self.shared.state.borrow_mut();
             let held = state.shards.get_mut(&pg).ok_or(Status::NotActive);
             let known = held.and_then(|held| {
                 held.shard.check_read(&request)?;
-                Ok((held.shard.view().me, held.shard.existence_over(first)))
+                let known = held.shard.existence_over(first);
+                let unapplied = held.shard.unapplied_over(first);
+                Ok((held.shard.view().me, known, unapplied))
             });
-            known.and_then(|(me, known)| {
+            known.and_then(|(me, known, unapplied)| {
                 let entries = state.store.fragments.list(pg).map_err(|_| Status::Io)?;
-                Ok((me, known, entries))
+                let sizes = state.store.fragments.sizes_of(pg);
+                Ok((me, known, unapplied, entries, sizes))
             })
         };
-        let (me, known, entries) = match asked {
+        let (me, known, unapplied, entries, sizes) = match asked {
             Ok(asked) => asked,
             Err(status) => {
-                let refused = ObjectsReply { status, indexes: Vec::new(), more: false };
-                outlet.reply_to(to, reply(&refused));
+                outlet.reply_to(to, reply(&refused(status)));
                 return Ok(());
             }
         };
         let (worker, outlet) = (self.shared.worker.clone(), outlet.clone());
         self.shared.worker.spawn(async move {
             let listed = worker
-                .blocking(move || page(entries, me, first, &known.into_iter().collect()))
+                .blocking(move || {
+                    let mut told = page(entries, me, first, &known.into_iter().collect())?;
+                    if is_measured {
+                        let unapplied: BTreeMap<u32, u64> = unapplied.into_iter().collect();
+                        let taken = |index: &u32| {
+                            sizes(ObjectId { index: *index, ..first }, me)
+                                + unapplied.get(index).copied().unwrap_or(0)
+                        };
+                        told.taken = told.indexes.iter().map(taken).collect();
+                    }
+                    Ok(told)
+                })
                 .await;
             let told = listed.unwrap_or(Err(Status::Io));
-            let refused = |status| ObjectsReply { status, indexes: Vec::new(), more: false };
             outlet.reply_to(to, reply(&told.unwrap_or_else(refused)));
         });
         Ok(())
     }
+}
+
+fn refused(status: Status) -> ObjectsReply {
+    ObjectsReply { status, indexes: Vec::new(), taken: Vec::new(), more: false }
 }
 
 fn reply(told: &ObjectsReply) -> Message {
@@ -87,6 +103,7 @@ fn page(
     Ok(ObjectsReply {
         status: Status::Ok,
         indexes: found.into_iter().take(OBJECTS_LISTED_MAX).collect(),
+        taken: Vec::new(),
         more,
     })
 }

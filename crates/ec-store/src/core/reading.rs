@@ -7,7 +7,7 @@
 use super::{Core, Malformed, Outlet, State, read_front};
 use crate::fragment::{
     FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES,
-    verify,
+    space_of_data, verify,
 };
 use crate::pg::shard::{ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
 use bytes::Bytes;
@@ -331,6 +331,7 @@ impl<O: Outlet> Core<O> {
                 })?;
                 let (end, allocated) = stat.map_or((0, 0), |s| (s.logical_end, s.allocated_bytes));
                 let (exists, end) = held.shard.stat_over(object, stat.is_some(), end);
+                let allocated = space_of_data(allocated) + held.shard.unapplied_bytes(object);
                 Ok((exists, end, allocated))
             }),
         };

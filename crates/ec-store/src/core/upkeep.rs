@@ -463,7 +463,7 @@ impl<O: Outlet> Core<O> {
         self.look_up_space(&mut self.shared.state.borrow_mut());
     }
 
-    fn look_up_space(&self, state: &mut State<O>) {
+    pub(super) fn look_up_space(&self, state: &mut State<O>) {
         let unplaced = state.shards.values().map(|held| held.shard.unapplied_space()).sum();
         state.space_asked = Some(Instant::now());
         let CoreStore { fragments, space, .. } = &mut state.store;

@@ -5,9 +5,11 @@
 //! gives each sector old or new. What orders reads and writes is the owner.
 
 mod placing;
+mod reserving;
 mod syncing;
 
 pub use placing::TakenPlaces;
+pub(crate) use reserving::space_of_range;
 pub(crate) use syncing::sync_names;
 
 use super::changes::Changes;

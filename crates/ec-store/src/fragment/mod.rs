@@ -53,8 +53,8 @@ mod table;
 
 pub(crate) use crc::stored;
 pub use crc::{JoinedCrc, sector_crc, sector_crcs};
-pub(crate) use file::sync_names;
 pub use file::{FragmentFile, TakenPlaces};
+pub(crate) use file::{space_of_range, sync_names};
 pub use slots::{Placement, is_slot_size};
 pub use store::{FragmentConfig, FragmentStore};
 
@@ -252,6 +252,12 @@ impl FragmentError {
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. })
     }
+}
+
+/// Of the space that a fragment's file takes, that of its data and of most of its checksums: all
+/// but the block that every file has, for its header and the first checksums.
+pub(crate) fn space_of_data(allocated_bytes: u64) -> u64 {
+    allocated_bytes.saturating_sub(4096)
 }
 
 /// Compares bytes read from fragment offset `offset` with the checksums they should have; sectors

@@ -7,7 +7,7 @@
 use super::file::{Common, FragmentFile};
 use super::slots::is_slot_size;
 use super::spare::Spares;
-use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome};
+use super::{FragmentError, FragmentKey, FragmentStat, Mark, ReadMode, ReadOutcome, space_of_data};
 use crate::disk::Space;
 use crate::medium::{Dir, FileStat, MediumFile, Names, OpenMode};
 use messenger::sync::LockTable;
@@ -373,6 +373,17 @@ impl FragmentStore {
         }
     }
 
+    /// What finds out how many bytes a fragment of this PG takes on the disk, as
+    /// [`FragmentStore::sizes`] does.
+    pub fn sizes_of(&mut self, pg: PgId) -> impl Fn(ObjectId, ShardIndex) -> u64 + Send + use<> {
+        let dir = self.pg_dir(pg);
+        move |object, shard| {
+            let path = dir.join(&file_name(object, shard));
+            let stat = dir.medium().open(&path, OpenMode::Existing).and_then(|file| file.stat());
+            stat.map_or(0, |stat| space_of_data(stat.allocated_bytes))
+        }
+    }
+
     /// The PGs that have a directory, in no order.
     ///
     /// # Errors
@@ -494,9 +505,13 @@ impl FragmentStore {
 
     fn path(&mut self, key: FragmentKey) -> (Dir, PathBuf) {
         let dir = self.pg_dir(key.pg);
-        let path = dir.join(&format!("{}.{}", key.object, key.shard.get()));
+        let path = dir.join(&file_name(key.object, key.shard));
         (dir, path)
     }
+}
+
+fn file_name(object: ObjectId, shard: ShardIndex) -> String {
+    format!("{object}.{}", shard.get())
 }
 
 /// The names in a directory; `None` if it does not exist.

@@ -1,6 +1,6 @@
 //! The real medium: files of the operating system.
 
-use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode};
+use super::{Extent, FileStat, Medium, MediumFile, Names, OpenMode, extents};
 use crate::disk::{self, Space};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -102,6 +102,10 @@ impl MediumFile for File {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn missing(&self, offset: u64, length: u64) -> io::Result<Option<u64>> {
+        extents::missing(self, offset, length)
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {

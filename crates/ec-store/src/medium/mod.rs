@@ -6,6 +6,7 @@
 //! fragment store and executor are the same code over both. A [`Dir`] is a directory together with
 //! its medium.
 
+mod extents;
 mod files;
 mod memory;
 mod timed;
@@ -135,6 +136,16 @@ pub trait MediumFile: Debug + Send + Sync {
     /// # Errors
     /// Those of `fallocate`.
     fn extent(&self, what: Extent, offset: u64, length: u64) -> io::Result<bool>;
+
+    /// Bytes of a range for which no space is taken, whether they hold data or not; `None` if the
+    /// medium cannot tell, or takes other space whenever something is written.
+    ///
+    /// # Errors
+    /// Those of the `FIEMAP` request.
+    fn missing(&self, offset: u64, length: u64) -> io::Result<Option<u64>> {
+        let _ = (offset, length);
+        Ok(None)
+    }
 
     /// Where the next bytes lie at or behind an offset that may be other than 0; `None`: from there
     /// on the file is one hole. May name a byte of a hole, but must know of bytes just written:

@@ -144,6 +144,10 @@ impl MediumFile for TimedFile {
         timed(&self.times.extent, || self.below.extent(what, offset, length))
     }
 
+    fn missing(&self, offset: u64, length: u64) -> io::Result<Option<u64>> {
+        timed(&self.times.extent, || self.below.missing(offset, length))
+    }
+
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         timed(&self.times.read, || self.below.next_data(offset))
     }

@@ -13,6 +13,7 @@ pub mod shard;
 pub mod view;
 
 pub use session::{
-    Action, NewWrite, PgSession, Piece, ReadToken, Refusal, Request, SessionSettings, WritePieces,
+    Action, NewWrite, PgSession, Piece, ReadToken, Refusal, Request, SessionSettings, Space,
+    WritePieces,
 };
 pub use view::{PgView, SessionStanding, SessionTable, ShardView};

@@ -3,7 +3,7 @@
 use super::inode::{Entry, Found, Inode, Node, Place};
 use super::{Context, Namespace, OpResult, check_name, errno, keys, permitted};
 use crate::store::Store;
-use protocol::namespace::{Attr, FileKind, LINK_MAX, SYMLINK_BYTES_MAX};
+use protocol::namespace::{Attr, FileKind, Footprint, LINK_MAX, SYMLINK_BYTES_MAX};
 use protocol::{Gfid, PoolId};
 
 /// Permission bits with suid, sgid and sticky.
@@ -151,7 +151,9 @@ pub(super) fn new_inode(
     inode.nlink = 1;
     inode.parent = Gfid::default();
     match new.kind {
-        FileKind::Regular => inode.pool = new.pool,
+        FileKind::Regular => {
+            (inode.pool, inode.footprint) = (new.pool, Footprint::Dense);
+        }
         FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = new.rdev,
         FileKind::Symlink => {
             if new.target.is_empty() {

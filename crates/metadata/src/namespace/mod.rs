@@ -61,7 +61,7 @@ use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
@@ -69,6 +69,8 @@ const FORMAT_VERSION_2: u32 = 2;
 /// Since then inodes, and the answers that are kept, tell when files were made and whether they
 /// have extended attributes, and there may be ACLs.
 const FORMAT_VERSION_3: u32 = 3;
+/// Since then inodes, and the answers that are kept, tell how far a size tells what a file takes.
+const FORMAT_VERSION_4: u32 = 4;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as
 /// many at most.
 const INODES_RESERVED: u64 = 1 << 17;
@@ -169,7 +171,7 @@ impl<S: Store> Namespace<S> {
                     Self::note_tokens(&mut overlay)?;
                     Self::forget_old_answers(&mut overlay)?;
                 }
-                Ok(FORMAT_VERSION_3) => Self::forget_old_answers(&mut overlay)?,
+                Ok(FORMAT_VERSION_3 | FORMAT_VERSION_4) => Self::forget_old_answers(&mut overlay)?,
                 Ok(other) => {
                     return Err(StoreError::Format {
                         found: other.to_string(),

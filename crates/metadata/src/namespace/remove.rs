@@ -9,7 +9,7 @@ use super::inode::{Doubt, Found, Inode, Place, Purge};
 use super::overlay::{corrupt, decode};
 use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
-use protocol::namespace::{Attr, FileKind, Reply, Timestamp};
+use protocol::namespace::{Attr, FileKind, Footprint, Reply, Timestamp};
 use protocol::{Gfid, PoolId};
 use std::ops::ControlFlow;
 
@@ -119,7 +119,8 @@ impl<S: Store> Namespace<S> {
             self.forget_unsized(gfid)?;
         }
         if inode.kind == FileKind::Regular {
-            let purge = Purge { pool: inode.pool, size: inode.size, probe: inode.doubt.of_size() };
+            let probe = inode.doubt.of_size() || inode.footprint == Footprint::Beyond;
+            let purge = Purge { pool: inode.pool, size: inode.size, probe };
             self.overlay.put(keys::of_gfid(keys::PURGE, gfid), &purge);
             self.counters.purges += 1;
             self.counters.purge_from = self.counters.purge_from.min(gfid);
@@ -279,6 +280,9 @@ impl<S: Store> Namespace<S> {
         let Some(mut found) = self.load(gfid)? else { return Ok(()) };
         let inode = &mut found.inode;
         inode.doubt = inode.doubt.with_size(false);
+        if inode.footprint != Footprint::Beyond {
+            inode.footprint = Footprint::Unknown;
+        }
         if end > inode.size {
             inode.size = end;
             inode.mtime = inode.mtime.max(now);

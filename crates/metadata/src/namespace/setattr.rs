@@ -54,6 +54,9 @@ impl<S: Store> Namespace<S> {
         {
             return errno(libc::EINVAL);
         }
+        if let (Some(footprint), FileKind::Regular) = (set.footprint, inode.kind) {
+            inode.footprint = footprint;
+        }
         inode.mode = set.mode.map_or(inode.mode, |mode| mode & MODE_BITS);
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);

@@ -11,7 +11,7 @@ use protocol::Kind;
 use protocol::recovery::RecoveryReply;
 use protocol::shard::{
     AckMessage, AttachRequest, ExtentsReply, MarkRequest, ObjectsReply, ReadReply, ReadRequest,
-    ShardHead, StatReply, Status, WriteRequest,
+    ShardHead, SpaceReply, StatReply, Status, WriteRequest,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -63,13 +63,29 @@ pub(super) fn answer(connection: &Connection, message: &Message) -> Option<()> {
         }
         Kind::Objects => {
             question(message)?;
-            let reply = ObjectsReply { status: Status::Ok, indexes: Vec::new(), more: false };
+            let reply = ObjectsReply {
+                status: Status::Ok,
+                indexes: Vec::new(),
+                taken: Vec::new(),
+                more: false,
+            };
             connection.reply(
                 message,
                 Kind::ObjectsReply.to_u16(),
                 protocol::encode(&reply),
                 Bytes::new(),
             );
+        }
+        Kind::Space | Kind::Reserve => {
+            let reply = SpaceReply {
+                attach: question(message)?.head.raw_attach,
+                missing: 0.into(),
+                free: FREE_BYTES.into(),
+                status: Status::Ok as u8,
+                flags: 0,
+            };
+            let front = Bytes::copy_from_slice(reply.as_bytes());
+            connection.reply(message, Kind::SpaceReply.to_u16(), front, Bytes::new());
         }
         Kind::Recovery => {
             let reply = protocol::encode(&RecoveryReply::Refused(Status::NotActive));

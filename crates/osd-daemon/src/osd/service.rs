@@ -53,7 +53,9 @@ impl Service for Dispatch {
                 | Kind::Read
                 | Kind::Stat
                 | Kind::Extents
-                | Kind::Objects,
+                | Kind::Objects
+                | Kind::Space
+                | Kind::Reserve,
             ) => ShardHead::read_from_prefix(&message.front).ok().map(|(head, _)| head.pg()),
             Some(Kind::Recovery) if message.is_request() => {
                 let request =

@@ -17,11 +17,19 @@ const DISK_MIB: u32 = 400;
 /// Lines that a process may log while its disk is full for some seconds.
 const LINES_MAX: usize = 200;
 
+const METADATA: &str =
+    "full: a metadata service without space reads, removes, says ENOSPC, and recovers";
+const MONITOR: &str =
+    "full: a monitor without space tells no map that it cannot keep, and recovers";
+
 /// Runs the tests.
 ///
 /// # Errors
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
+    if !report.wants_test("disk", METADATA) && !report.wants_test("disk", MONITOR) {
+        return Ok(());
+    }
     let mut prepared = Ok(());
     let small = |spec: Spec| {
         prepared = ["mds", "monitor"].iter().try_for_each(|name| small_disk(bench, &spec, name));
@@ -29,16 +37,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     };
     let Some(rig) = Rig::start("full-services", bench, report, small)? else { return Ok(()) };
     report.case("disk", "full: the services have small disks", || prepared)?;
-    report.case(
-        "disk",
-        "full: a metadata service without space reads, removes, says ENOSPC, and recovers",
-        || metadata(bench, &rig),
-    )?;
-    report.case(
-        "disk",
-        "full: a monitor without space tells no map that it cannot keep, and recovers",
-        || monitor(bench, &rig),
-    )?;
+    report.case("disk", METADATA, || metadata(bench, &rig))?;
+    report.case("disk", MONITOR, || monitor(bench, &rig))?;
     rig.finish(bench, report)
 }
 

@@ -9,13 +9,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// All of this module.
-pub const CHECKS: [Check; 6] = [
+pub const CHECKS: [Check; 7] = [
     ("fallocate_allocates", 60, allocate),
     ("fallocate_punches_holes", 60, punch),
     ("fallocate_zeroes_ranges", 60, zero),
     ("seek_data_and_hole", 60, seek_holes),
     ("sparse_beyond_4_gib", 60, sparse),
     ("removing_frees_space", 120, freed),
+    ("blocks_are_those_stored", 60, blocks),
 ];
 
 fn filled(path: &Path, seed: u64, length: usize) -> Outcome<(File, Vec<u8>)> {
@@ -129,6 +130,43 @@ fn sparse(dir: &Path, _: bool) -> Outcome {
         ensure!(found == *expected, "bytes at {at} differ");
     }
     Ok(())
+}
+
+/// `st_blocks` is what is stored, at once, in files of every size.
+fn blocks(dir: &Path, _: bool) -> Outcome {
+    const MIB: u64 = 1 << 20;
+    let taken = |file: &File, what: &str, least: u64, most: u64| {
+        let bytes = file.metadata().doing(|| "fstat")?.blocks() * 512;
+        ensure!((least..=most).contains(&bytes), "{what} takes {bytes}, not {least} to {most}");
+        Ok(())
+    };
+    let (dense, _) = filled(&dir.join("dense"), 8, MIB as usize)?;
+    taken(&dense, "a file without holes", MIB, MIB + MIB / 8)?;
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&dense, mode, 65_536, MIB - 65_536).doing(|| "fallocate")?;
+    dense.sync_all().doing(|| "fsync")?;
+    taken(&dense, "what is left of it", 65_536, MIB / 4)?;
+    for size in [MIB, 60 * MIB, 130 * MIB, 1 << 45] {
+        let path = dir.join(format!("holes-{size}"));
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(path);
+        let file = file.doing(|| "create")?;
+        file.set_len(size).doing(|| "ftruncate")?;
+        taken(&file, "a hole", 0, 512)?;
+        for (written, at) in [0, size / 2, size - 50_000].into_iter().enumerate() {
+            file.write_all_at(&noise(9, 50_000), at).doing(|| "write")?;
+            let data = (written as u64 + 1) * 50_000;
+            taken(&file, &format!("{data} bytes in {size}"), data, 3 * data)?;
+        }
+        file.sync_all().doing(|| "fsync")?;
+        taken(&file, &format!("synced, of {size}"), 150_000, 450_000)?;
+        file.set_len(size / 2).doing(|| "ftruncate")?;
+        taken(&file, "what is left of it", 50_000, 200_000)?;
+    }
+    let (file, _) = filled(&dir.join("reserved"), 10, 100)?;
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 80 * MIB).doing(|| "fallocate")?;
+    taken(&file, "what is reserved", 80 * MIB, 90 * MIB)?;
+    file.set_len(50).doing(|| "ftruncate")?;
+    taken(&file, "a file that was cut", 1, 16_384)
 }
 
 /// Space of a removed file comes back, if not at once.

@@ -76,6 +76,8 @@ pub(super) struct Attributes {
     dirty: bool,
     change: u64,
     change_swept: u64,
+    /// The footprint is not what the service knows.
+    is_spread: bool,
     following: Following,
     /// A task sends them; and the stamp of the last flush that came through.
     flushing: bool,
@@ -94,6 +96,11 @@ impl Attributes {
     fn changed(&mut self) {
         self.dirty = true;
         self.change += 1;
+    }
+
+    /// The size tells less of the file's space than the service knows.
+    pub(super) fn spread(&mut self) {
+        self.is_spread = true;
     }
 
     /// The content changed, or is about to.
@@ -127,7 +134,7 @@ impl Attributes {
 
     /// The write lease is gone, and whatever was to be told with it.
     pub(super) fn lease_gone(&mut self) {
-        self.dirty = false;
+        (self.dirty, self.is_spread) = (false, false);
         (self.kept, self.kept_told) = (Kept::default(), Kept::default());
         self.forgotten = false;
         self.following.lease_gone();
@@ -158,6 +165,9 @@ impl InodeState {
             return;
         }
         attr.size = self.size;
+        if self.lease() == Some(LeaseMode::Write) {
+            attr.footprint = self.footprint;
+        }
         if self.attrs.dirty {
             attr.mtime = self.attrs.mtime;
             attr.ctime = attr.ctime.max(self.attrs.ctime);
@@ -257,7 +267,8 @@ impl InodeState {
     /// If the session dies, is the time at which that is noticed as good as what only this mount
     /// knows?
     fn is_markable(&self) -> bool {
-        let is_time_alone = self.attrs.is_time_of_write && self.attrs.kept.is_empty();
+        let is_time_alone =
+            self.attrs.is_time_of_write && self.attrs.kept.is_empty() && !self.attrs.is_spread;
         self.lease() == Some(LeaseMode::Write) && !self.has_grown() && is_time_alone
     }
 
@@ -287,6 +298,7 @@ impl InodeState {
             size: tells.then_some(self.size),
             mtime: tells.then_some(self.attrs.mtime),
             ctime: tells.then_some(self.attrs.ctime),
+            footprint: (tells && self.attrs.is_spread).then_some(self.footprint),
             times_follow,
             ..kept.to_set()
         };
@@ -333,6 +345,7 @@ impl InodeState {
         self.attrs.forgotten &= !flush.reminds;
         self.attrs.flushed_stamp = stamp;
         self.attrs.dirty &= self.attrs.change != flush.change;
+        self.attrs.is_spread &= flush.set.footprint != Some(self.footprint);
         self.attrs.kept.told(flush.kept);
         self.attrs.kept_told.change(flush.kept);
         let is_same_grant = self.lease() == Some(LeaseMode::Write) && self.token() == flush.token;

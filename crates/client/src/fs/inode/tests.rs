@@ -22,6 +22,7 @@ fn attr(size: u64) -> Attr {
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
         has_xattrs: false,
+        footprint: Default::default(),
     }
 }
 

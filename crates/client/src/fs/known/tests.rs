@@ -37,6 +37,7 @@ fn attr_of(gfid: Gfid, kind: FileKind) -> Attr {
         btime: None,
         flags: protocol::namespace::FileFlags::default(),
         has_xattrs: false,
+        footprint: protocol::namespace::Footprint::Unknown,
     }
 }
 

@@ -101,6 +101,15 @@ pub enum Action {
     Fenced,
 }
 
+/// Where the space for a write's bytes is to come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Space {
+    /// From what disks have left: none are written once one is full.
+    OfDisk,
+    /// The range has its space on all shards.
+    Reserved,
+}
+
 /// Why a write was not taken; nothing of it has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
@@ -229,19 +238,32 @@ impl PgSession {
         }
     }
 
+    /// [`PgSession::write_in`] with space that the disks must have.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing was sent.
+    pub fn write(&mut self, now: Instant, write: NewWrite) -> Result<Seq, Refusal> {
+        self.write_in(now, write, Space::OfDisk)
+    }
+
     /// Numbers a write and sends it. It is reported later, by [`Action::Reported`] with this number
     /// or a greater one.
     ///
     /// # Errors
     /// [`Refusal`]: nothing was sent.
-    pub fn write(&mut self, now: Instant, write: NewWrite) -> Result<Seq, Refusal> {
+    pub fn write_in(
+        &mut self,
+        now: Instant,
+        write: NewWrite,
+        space: Space,
+    ) -> Result<Seq, Refusal> {
         if self.fenced {
             return Err(Refusal::Fenced);
         }
         if !self.is_valid(&write) {
             return Err(Refusal::Invalid);
         }
-        if write.op == Op::Write && self.free_min() == Some(0) {
+        if write.op == Op::Write && space == Space::OfDisk && self.free_min() == Some(0) {
             return Err(Refusal::NoSpace);
         }
         self.want_attached(now);

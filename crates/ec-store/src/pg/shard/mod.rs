@@ -571,6 +571,49 @@ impl PgShard {
         objects.filter_map(|(id, log)| Some((id.index, log.outcome().existence()?))).collect()
     }
 
+    /// Bytes of writes to an object that are in the journal and not in its file.
+    pub fn unapplied_bytes(&self, object: ObjectId) -> u64 {
+        let Some(log) = self.log.objects.get(&object) else { return 0 };
+        let bytes = |lsn| match &self.log.entries[lsn].record.payload {
+            Payload::Journalled(data) => data.len() as u64,
+            _ => 0,
+        };
+        log.pending.iter().map(bytes).sum()
+    }
+
+    /// [`PgShard::unapplied_bytes`] of a file's objects, from an index on.
+    pub fn unapplied_over(&self, first: ObjectId) -> Vec<(u32, u64)> {
+        let objects = self
+            .log
+            .objects
+            .keys()
+            .filter(|object| object.gfid == first.gfid && object.index >= first.index);
+        objects.map(|object| (object.index, self.unapplied_bytes(*object))).collect()
+    }
+
+    /// Pins an object if no removal waits to be applied to it, which would give space back that
+    /// its file has now; applies what may be applied first. [`PgShard::unpin`] must follow.
+    ///
+    /// # Errors
+    /// Those of the store; nothing is pinned.
+    pub fn pin_space(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+    ) -> Result<bool, StoreError> {
+        let waits = |shard: &Self| {
+            shard.log.objects.get(&object).is_some_and(|log| log.has_unapplied_removal())
+        };
+        if waits(self) {
+            self.apply_object(store, object, u64::MAX)?;
+        }
+        let is_settled = !waits(self);
+        if is_settled {
+            self.pin(object);
+        }
+        Ok(is_settled)
+    }
+
     fn pin(&mut self, object: ObjectId) {
         self.log.objects.entry(object).or_default().pins += 1;
     }

@@ -227,6 +227,13 @@ impl ObjectLog {
         spans.into_iter().any(|(span, _)| span.start < range.end && range.start < span.end)
     }
 
+    /// Does a record that takes bytes away wait to be applied?
+    pub fn has_unapplied_removal(&self) -> bool {
+        let waits =
+            |(span, lsn): &(Range<u64>, Lsn)| !span.is_empty() && self.pending.contains(lsn);
+        self.removals.iter().any(waits)
+    }
+
     /// Does a direct record before `lsn` that is still in the journal span a part of the range?
     pub fn has_direct_before(&self, lsn: Lsn, range: &Range<u64>) -> bool {
         let direct = self
@@ -268,6 +275,20 @@ mod tests {
             logical_end: offset + u64::from(length),
             payload: Payload::Nothing,
         }
+    }
+
+    #[test]
+    fn a_removal_that_waits_is_known_until_it_is_applied() {
+        let mut log = ObjectLog::default();
+        let nothing = record(Op::Punch, 0, 0);
+        log.push(Lsn(1), &nothing);
+        log.push(Lsn(2), &record(Op::Write, 0, 8));
+        assert!(!log.has_unapplied_removal(), "nothing goes");
+        let cut = record(Op::Truncate, 4, 0);
+        log.push(Lsn(3), &cut);
+        assert!(log.has_unapplied_removal());
+        log.applied(Lsn(3), &cut);
+        assert!(!log.has_unapplied_removal(), "it is still in the journal");
     }
 
     /// Against a naive map from byte to record.

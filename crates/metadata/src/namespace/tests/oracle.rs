@@ -2,7 +2,9 @@
 //! code under test.
 
 use protocol::Gfid;
-use protocol::namespace::{Attr, FileKind, NamespaceOp, RenameMode, Reply, SetAttr, Timestamp};
+use protocol::namespace::{
+    Attr, FileKind, Footprint, NamespaceOp, RenameMode, Reply, SetAttr, Timestamp,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
@@ -177,6 +179,7 @@ impl Oracle {
                     btime: Some(now),
                     flags: Default::default(),
                     has_xattrs: false,
+                    footprint: Footprint::Dense,
                 };
                 let (children, xattrs, target) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
                 let node =
@@ -296,6 +299,10 @@ impl Oracle {
             btime: Some(now),
             flags: Default::default(),
             has_xattrs: false,
+            footprint: match *kind {
+                FileKind::Regular => Footprint::Dense,
+                _ => Footprint::Unknown,
+            },
         };
         let node = Node {
             attr,

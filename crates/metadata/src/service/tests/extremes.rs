@@ -19,6 +19,7 @@ fn requests(n: u64, known: Gfid) -> Vec<NamespaceOp> {
         atime: Some(time),
         mtime: Some(time),
         ctime: Some(time),
+        footprint: None,
         times_follow: true,
     };
     let tags = [Tag::UserObj, Tag::User(n as u32 >> 1), Tag::GroupObj, Tag::Mask, Tag::Other];
