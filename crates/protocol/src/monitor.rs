@@ -221,8 +221,10 @@ pub struct OsdReport {
     pub disk: u64,
     /// Bytes of its disk.
     pub total_bytes: u64,
-    /// Bytes used on its disk.
+    /// Bytes used on its disk, by whomever.
     pub used_bytes: u64,
+    /// Bytes that its fragments take there, as it saw them last.
+    pub stored_bytes: u64,
     /// Bytes that it will still take.
     pub free_bytes: u64,
     /// Per cent of its disk that are used, of what can be used.
@@ -445,6 +447,8 @@ pub struct ClusterStatus {
     pub total_bytes: u64,
     /// User bytes that still fit.
     pub free_bytes: u64,
+    /// User bytes that the cluster stores: what its fragments take, without parity.
+    pub stored_bytes: u64,
 }
 
 impl ClusterStatus {

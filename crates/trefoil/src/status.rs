@@ -9,6 +9,7 @@
 //!   "osds": [{"id": 0, "addr": "127.0.0.1:7410", "host": "a", "up": true, "in": true, "epoch": 12,
 //!             "disk": 1,          OSDs of one host with equal numbers share a file system; 0: unknown
 //!             "total_bytes": 1, "used_bytes": 1, "free_bytes": 1, "used_percent": 1,
+//!             "stored_bytes": 1,  what its fragments take; used_bytes is by whomever
 //!             "fullness": "ok", "nearfull", "backfillfull" or "full", "backfills_waiting": 0,    PGs
 //!             "journal_bytes": 1, "journal_records": 0,
 //!             "objects_to_rebuild": 0, "bytes_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
@@ -28,7 +29,8 @@
 //!   "clients": [{"session": 1, "name": "...", "kind": "client" or "daemon"}],
 //!   "mds": "127.0.0.1:7401",        null if none has ever started
 //!   "mds_silent_s": null,           for how long it has been silent, if that is too long
-//!   "total_bytes": 1, "free_bytes": 1
+//!   "total_bytes": 1, "free_bytes": 1,
+//!   "stored_bytes": 1               what the cluster stores, without parity
 //! }
 //! ```
 
@@ -68,6 +70,7 @@ struct StatusJson<'a> {
     mds_silent_s: Option<u64>,
     total_bytes: u64,
     free_bytes: u64,
+    stored_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -107,6 +110,7 @@ struct OsdJson<'a> {
     used_bytes: u64,
     free_bytes: u64,
     used_percent: u8,
+    stored_bytes: u64,
     fullness: &'static str,
     backfills_waiting: u64,
     journal_bytes: u64,
@@ -203,6 +207,7 @@ pub fn to_json(status: &ClusterStatus) -> String {
         mds_silent_s: status.mds_silent_secs,
         total_bytes: status.total_bytes,
         free_bytes: status.free_bytes,
+        stored_bytes: status.stored_bytes,
     };
     serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
 }
@@ -275,6 +280,7 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         used_bytes: report.used_bytes,
         free_bytes: report.free_bytes,
         used_percent: report.used_percent,
+        stored_bytes: report.stored_bytes,
         fullness: report.fullness.as_str(),
         backfills_waiting: report.backfills_waiting,
         journal_bytes: report.journal_bytes,
@@ -395,6 +401,7 @@ pub mod tests {
             mds_silent_secs: Some(40),
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
+            stored_bytes: 5 << 30,
         }
     }
 

@@ -12,7 +12,6 @@ pub fn status(status: &ClusterStatus) -> String {
     let mut out = String::new();
     let up = status.osds.iter().filter(|o| o.up).count();
     let inside = status.osds.iter().filter(|o| o.is_in).count();
-    let used = status.total_bytes.saturating_sub(status.free_bytes);
     let mut row = |name: &str, value: String| {
         writeln!(out, "{name:10} {value}").expect("a string takes everything")
     };
@@ -27,12 +26,8 @@ pub fn status(status: &ClusterStatus) -> String {
     if let Some(recovery) = recovery(&status.recovery) {
         row("recovery", recovery);
     }
-    let (total, free) = (status.total_bytes, status.free_bytes);
-    // What else lies on the disks is not known apart: an empty cluster, too, stands on disks with
-    // something on them.
-    let rest =
-        format!("{}{} used on these disks, other data included", bytes(used), percent(used, total));
-    row("space", format!("{} free of {}; {rest}", bytes(free), bytes(total)));
+    let (stored, free) = (status.stored_bytes, status.free_bytes);
+    row("space", format!("{} stored, {} free", bytes(stored), bytes(free)));
     let (daemons, clients): (Vec<_>, Vec<_>) =
         status.clients.iter().partition(|(_, name)| is_daemon(name));
     row("clients", clients.len().to_string());
@@ -128,8 +123,18 @@ fn pgs(status: &ClusterStatus) -> String {
 
 /// The storage daemons.
 pub fn osds(osds: &[OsdStatus]) -> String {
-    let head =
-        ["osd", "state", "address", "host", "used", "size", "journal", "to rebuild", "corrupt"];
+    let head = [
+        "osd",
+        "state",
+        "address",
+        "host",
+        "stored",
+        "disk used",
+        "size",
+        "journal",
+        "to rebuild",
+        "corrupt",
+    ];
     let rows = osds.iter().map(|osd| {
         let report = &osd.report;
         let state = format!(
@@ -143,6 +148,7 @@ pub fn osds(osds: &[OsdStatus]) -> String {
             state,
             osd.addr.map_or_else(|| "-".into(), |a| a.to_string()),
             osd.host.clone(),
+            bytes(report.stored_bytes),
             bytes(report.used_bytes),
             bytes(report.total_bytes),
             bytes(report.journal_bytes),
@@ -244,14 +250,6 @@ pub fn time(seconds: i64, nanoseconds: u32) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanoseconds:09} UTC")
 }
 
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        String::new()
-    } else {
-        format!(" ({:.0}%)", part as f64 * 100.0 / whole as f64)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +264,7 @@ mod tests {
             "127.0.0.1:7401, silent for 40 s",
             "32: 20 clean, 12 degraded",
             "7 objects with 7.0 MiB to rebuild, 1.0 MiB/s, about 7 s to go",
-            "12.0 GiB free of 20.0 GiB; 8.0 GiB (40%) used on these disks, other data included",
+            "5.0 GiB stored, 12.0 GiB free",
             "clients    1\n           session 9 fuse-client here /mnt",
             "daemons    session 1 mds: deletes objects",
             "osd.0  up in",

@@ -28,7 +28,8 @@ pub trait Backend: Clone + 'static {
     fn namespace(&self, op: NamespaceOp, caller: Caller) -> impl Future<Output = Result<Answered>>;
     /// See [`Client::term`].
     fn term(&self) -> Term;
-    /// Bytes of users' data that fit in all, and that still fit.
+    /// Bytes of users' data that are stored or still fit, and that still fit. What others have on
+    /// the disks is in neither.
     fn space(&self) -> impl Future<Output = Result<(u64, u64)>>;
     /// Where the data of new files goes.
     fn pool(&self) -> Result<PoolId>;
@@ -149,7 +150,9 @@ impl Backend for Cluster {
 
     async fn space(&self) -> Result<(u64, u64)> {
         match self.client.call_monitor(MonitorRequest::Status).await? {
-            MonitorReply::Status(status) => Ok((status.total_bytes, status.free_bytes)),
+            MonitorReply::Status(status) => {
+                Ok((status.stored_bytes + status.free_bytes, status.free_bytes))
+            }
             other => Err(ClientError::Protocol(format!("{other:?} to a question for the status"))),
         }
     }

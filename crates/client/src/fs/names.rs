@@ -47,7 +47,7 @@ pub struct CreateMode {
 /// Size of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FsSize {
-    /// Bytes of users' data that fit in all.
+    /// Bytes of users' data that are stored or still fit.
     pub total_bytes: u64,
     /// Bytes that still fit.
     pub free_bytes: u64,

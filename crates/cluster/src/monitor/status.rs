@@ -45,6 +45,7 @@ impl Monitor {
             mds_silent_secs: self.mds_silence().map(|silence| silence.as_secs()),
             total_bytes,
             free_bytes,
+            stored_bytes: self.stored(),
         }
     }
 
@@ -78,6 +79,19 @@ impl Monitor {
         }
         recovery.seconds_left = seconds_left(recovery.bytes, recovery.bytes_per_sec);
         recovery
+    }
+
+    /// User bytes that are stored, at the first pool's code. OSDs that do not tell count as the
+    /// others do.
+    fn stored(&self) -> u64 {
+        let Some(pool) = self.state.map.pools.values().next() else { return 0 };
+        let in_use = self.state.map.osds.iter().filter(|(_, osd)| osd.is_in);
+        let told: Vec<Option<u64>> =
+            in_use.map(|(id, _)| Some(self.live.reports.get(id)?.stored_bytes)).collect();
+        let known: Vec<u128> = told.iter().flatten().map(|bytes| u128::from(*bytes)).collect();
+        let all = known.iter().sum::<u128>() * told.len() as u128 / known.len().max(1) as u128;
+        let user = all * u128::from(pool.profile.k()) / u128::from(pool.profile.shards());
+        u64::try_from(user).unwrap_or(u64::MAX)
     }
 
     /// User bytes in all and free, at the first pool's code. Every OSD is taken to be as small, and

@@ -34,6 +34,7 @@ mod backlog;
 mod comparing;
 mod format;
 mod listing;
+mod measuring;
 mod objects;
 mod pace;
 mod reading;
@@ -404,6 +405,7 @@ impl<O: Outlet> Core<O> {
         worker.spawn(core.clone().upkeep());
         worker.spawn(core.clone().applies());
         worker.spawn(core.clone().write_backs());
+        worker.spawn(core.clone().measures());
         worker.spawn(core.clone().give_backs());
         worker.spawn(core.clone().syncs());
         Ok(core)

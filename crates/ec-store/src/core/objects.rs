@@ -6,8 +6,8 @@
 //! between has its fragment in the directory by then. The directory is read on an I/O thread, and
 //! no more is kept of it than one reply takes.
 
-use super::reading::answer;
-use super::{Core, Malformed, Outlet, read_front};
+use super::reading::{SETTLE_BYTES, answer, space_to_come};
+use super::{Core, Malformed, Outlet, State, read_front};
 use crate::fragment::FragmentError;
 use bytes::Bytes;
 use messenger::Message;
@@ -25,20 +25,30 @@ impl<O: Outlet> Core<O> {
         let (to, is_measured) = (message.reply_to(), request.length.get() > 0);
         let asked = {
             let mut state = self.shared.state.borrow_mut();
-            let held = state.shards.get_mut(&pg).ok_or(Status::NotActive);
+            let State { store, shards, .. } = &mut *state;
+            let held = shards.get_mut(&pg).ok_or(Status::NotActive);
             let known = held.and_then(|held| {
                 held.shard.check_read(&request)?;
+                if is_measured {
+                    let waiting = held.shard.unapplied(first);
+                    // What cannot be applied now is told as it is.
+                    let _ = held.shard.settle(store, &waiting, SETTLE_BYTES);
+                }
                 let known = held.shard.existence_over(first);
-                let unapplied = held.shard.unapplied_over(first);
-                Ok((held.shard.view().me, known, unapplied))
+                let mut to_come = BTreeMap::new();
+                for object in held.shard.unapplied(first).into_iter().filter(|_| is_measured) {
+                    let key = store.key(pg, object).ok_or(Status::Io)?;
+                    to_come.insert(object.index, space_to_come(&mut held.shard, store, key));
+                }
+                Ok((held.shard.view().me, known, to_come))
             });
-            known.and_then(|(me, known, unapplied)| {
-                let entries = state.store.fragments.list(pg).map_err(|_| Status::Io)?;
-                let sizes = state.store.fragments.sizes_of(pg);
-                Ok((me, known, unapplied, entries, sizes))
+            known.and_then(|(me, known, to_come)| {
+                let entries = store.fragments.list(pg).map_err(|_| Status::Io)?;
+                let sizes = store.fragments.sizes_of(pg);
+                Ok((me, known, to_come, entries, sizes))
             })
         };
-        let (me, known, unapplied, entries, sizes) = match asked {
+        let (me, known, to_come, entries, sizes) = match asked {
             Ok(asked) => asked,
             Err(status) => {
                 outlet.reply_to(to, reply(&refused(status)));
@@ -51,10 +61,9 @@ impl<O: Outlet> Core<O> {
                 .blocking(move || {
                     let mut told = page(entries, me, first, &known.into_iter().collect())?;
                     if is_measured {
-                        let unapplied: BTreeMap<u32, u64> = unapplied.into_iter().collect();
                         let taken = |index: &u32| {
-                            sizes(ObjectId { index: *index, ..first }, me)
-                                + unapplied.get(index).copied().unwrap_or(0)
+                            let size = sizes(ObjectId { index: *index, ..first }, me);
+                            size.saturating_add_signed(to_come.get(index).copied().unwrap_or(0))
                         };
                         told.taken = told.indexes.iter().map(taken).collect();
                     }

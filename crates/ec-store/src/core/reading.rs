@@ -4,12 +4,13 @@
 //! object pinned so that nothing is applied to its file meanwhile: a read sees exactly the writes
 //! that came before it.
 
+use super::store::CoreStore;
 use super::{Core, Malformed, Outlet, State, read_front};
 use crate::fragment::{
     FragmentError, FragmentFile, FragmentKey, JoinedCrc, ReadMode, ReadOutcome, SECTOR_BYTES,
     space_of_data, verify,
 };
-use crate::pg::shard::{ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
+use crate::pg::shard::{PgShard, ReadPlan, SnapPlan, SnapQuestion, Snapshot, Source, StoreError};
 use bytes::Bytes;
 use messenger::buffer::PooledBuf;
 use messenger::{Message, ReplyTo, TrafficClass};
@@ -22,6 +23,8 @@ use zerocopy::IntoBytes;
 
 /// Extents in one reply.
 const EXTENTS_MAX: usize = 4096;
+/// Bytes that are applied before somebody is told what an object, or a file's objects, take.
+pub(super) const SETTLE_BYTES: u64 = 1 << 20;
 /// Bytes that one read may ask for: what a frame carries.
 pub const READ_BYTES_MAX: u64 = 16 << 20;
 
@@ -326,15 +329,19 @@ impl<O: Outlet> Core<O> {
             None => Err(Status::NotActive),
             Some(held) => held.shard.check_read(&request).and_then(|()| {
                 let key = store.key(pg, object).ok_or(Status::Io)?;
+                // What cannot be applied now is told as it is.
+                let _ = held.shard.settle(store, &[object], SETTLE_BYTES);
                 let stat = store.fragments.stat(key).map_err(|error| {
                     if error.is_erasure() { Status::Corrupt } else { Status::Io }
                 })?;
                 let (end, allocated) = stat.map_or((0, 0), |s| (s.logical_end, s.allocated_bytes));
                 let (exists, end) = held.shard.stat_over(object, stat.is_some(), end);
-                let allocated = space_of_data(allocated) + held.shard.unapplied_bytes(object);
+                let to_come = space_to_come(&mut held.shard, store, key);
+                let allocated = space_of_data(allocated).saturating_add_signed(to_come);
                 Ok((exists, end, allocated))
             }),
         };
+        state.count_queued(pg);
         let (exists, logical_end, allocated) = stat.unwrap_or_default();
         let status = stat.map_or_else(|status| status, |_| Status::Ok);
         let reply = StatReply {
@@ -597,6 +604,33 @@ pub fn zeros(length: usize) -> Bytes {
 
 pub(super) fn answer(kind: Kind, front: Bytes, data: Bytes) -> Message {
     Message::new(TrafficClass::Client, kind.to_u16(), front, data)
+}
+
+/// Bytes that a fragment will take more, or less, once all its records are applied.
+pub(super) fn space_to_come(shard: &mut PgShard, store: &mut CoreStore, key: FragmentKey) -> i64 {
+    let more = shard.unapplied_bytes(key.object);
+    let plan = shard.plan(key.object, 0..shard.view().pg.profile.fragment_bytes());
+    shard.unpin(plan.object);
+    let holes: Vec<&Range<u64>> = plan
+        .parts
+        .iter()
+        .filter(|(_, source)| *source == Source::Hole)
+        .map(|(part, _)| part)
+        .collect();
+    if holes.is_empty() {
+        return more as i64;
+    }
+    let Ok(Some(file)) = store.fragments.get(key) else { return more as i64 };
+    let data = file.data_extents(0, EXTENTS_MAX).unwrap_or_default();
+    let overlap = |hole: &Range<u64>| -> u64 {
+        let both =
+            |part: &Range<u64>| part.end.min(hole.end).saturating_sub(part.start.max(hole.start));
+        data.iter().map(both).sum()
+    };
+    let taken = |hole: &Range<u64>| {
+        file.taken(hole.clone()).ok().flatten().unwrap_or_else(|| overlap(hole))
+    };
+    more as i64 - holes.into_iter().map(taken).sum::<u64>() as i64
 }
 
 fn reply_read<O: Outlet>(outlet: &O, to: ReplyTo, attach: u64, status: Status, seen: Seen) {

@@ -109,7 +109,7 @@ impl<O: Outlet> Core<O> {
 
 /// Pins the object, if the request may be answered; `makes`: its fragment is made if it is missing.
 fn ask<O>(state: &mut State<O>, request: &ReadRequest, makes: bool) -> Result<Asked, Status> {
-    let State { store, shards, .. } = state;
+    let State { store, shards, trim_wanted, .. } = state;
     if store.poison().is_some() {
         return Err(Status::Io);
     }
@@ -127,6 +127,8 @@ fn ask<O>(state: &mut State<O>, request: &ReadRequest, makes: bool) -> Result<As
         error.status()
     })?;
     if !is_applied {
+        // A removal may wait until records of what it removes are out of the journal.
+        *trim_wanted = true;
         return Err(Status::Busy);
     }
     let profile = held.shard.view().pg.profile;

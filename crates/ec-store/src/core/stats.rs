@@ -24,6 +24,8 @@ pub struct CoreStats {
     pub rebuilt_bytes: u64,
     /// Bytes of what had to be rebuilt that are dealt with, in the unit of [`PgBacklog::bytes`].
     pub recovered_bytes: u64,
+    /// Bytes that its fragments take on the disk, when they were last looked at.
+    pub stored_bytes: u64,
     /// Bytes in the journal.
     pub journal_bytes: u64,
     /// Records in the journal.

@@ -384,6 +384,26 @@ impl FragmentStore {
         }
     }
 
+    /// What finds out how many bytes all fragments of a PG take on the disk; it waits for that.
+    pub fn size_of_pg(&mut self, pg: PgId) -> impl FnOnce() -> io::Result<u64> + Send + use<> {
+        let dir = self.pg_dir(pg);
+        move || {
+            let names = match dir.medium().list(dir.path()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+                names => names?,
+            };
+            let mut sum = 0;
+            for name in names {
+                let path = dir.path().join(name?);
+                // One that is gone meanwhile takes nothing.
+                let stat =
+                    dir.medium().open(&path, OpenMode::Existing).and_then(|file| file.stat());
+                sum += stat.map_or(0, |stat| stat.allocated_bytes);
+            }
+            Ok(sum)
+        }
+    }
+
     /// The PGs that have a directory, in no order.
     ///
     /// # Errors

@@ -54,6 +54,7 @@ pub fn render(status: &ClusterStatus, version: &str) -> String {
     let space = [
         ([("kind", "total")], status.total_bytes as f64),
         ([("kind", "free")], status.free_bytes as f64),
+        ([("kind", "stored")], status.stored_bytes as f64),
     ];
     text.gauge(
         "trefoil_user_bytes",
@@ -93,11 +94,12 @@ fn severity(health: Health) -> (&'static str, f64) {
 
 fn osds(text: &mut Text, osds: &[OsdStatus]) {
     type Figure = (&'static str, &'static str, &'static str, fn(&OsdStatus) -> f64);
-    let figures: [Figure; 13] = [
+    let figures: [Figure; 14] = [
         ("up", "gauge", "1 if it answers.", |osd| osd.up.into()),
         ("in", "gauge", "1 if it holds data.", |osd| osd.is_in.into()),
         ("disk_bytes", "gauge", "Bytes of its disk.", |osd| osd.report.total_bytes as f64),
         ("disk_used_bytes", "gauge", "Bytes used on its disk.", |osd| osd.report.used_bytes as f64),
+        ("stored_bytes", "gauge", "Bytes of its fragments.", |osd| osd.report.stored_bytes as f64),
         ("disk_free_bytes", "gauge", "Bytes that it will still take.", |osd| {
             osd.report.free_bytes as f64
         }),
@@ -204,6 +206,7 @@ mod tests {
             mds_silent_secs: None,
             total_bytes: 100,
             free_bytes: 60,
+            stored_bytes: 20,
         }
     }
 

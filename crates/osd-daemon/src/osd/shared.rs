@@ -276,6 +276,7 @@ impl Shared {
         let longest = pulses.iter().flatten().map(longest).max().unwrap_or_default();
         report.sync_ms = longest.as_micros().div_ceil(1_000) as u64;
         for stats in pulses.iter().flatten().map(|pulse| &pulse.stats) {
+            report.stored_bytes += stats.stored_bytes;
             report.journal_bytes += stats.journal_bytes;
             report.journal_records += stats.journal_records;
             report.to_rebuild.extend(&stats.to_rebuild);

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import sys
+import time
 
 MIB = 1 << 20
 KEEP, PUNCH = 1, 2
@@ -30,7 +31,15 @@ def blocks(fd):
     return os.fstat(fd).st_blocks * 512
 
 
+def used(top):
+    space = os.statvfs(top)
+    return (space.f_blocks - space.f_bfree) * space.f_frsize
+
+
 def reserve(top):
+    # The disks have journals and file systems of their own, which are not the cluster's data.
+    if used(top) > MIB:
+        sys.exit(f"an empty cluster stores {used(top)} bytes")
     fd = open_file(f"{top}/whole")
     fallocate(fd, 0, 0, WHOLE)
     same("size", os.fstat(fd).st_size, WHOLE)
@@ -63,6 +72,11 @@ def reserve(top):
         fails(f"fallocate of {length} behind", errno.ENOSPC, fallocate, fd, KEEP, 4096, length)
     same("size", os.fstat(fd).st_size, 0)
     same("blocks", blocks(fd), 0)
+    end = time.monotonic() + 60
+    while not WHOLE + BEHIND <= used(top) <= 2 * (WHOLE + BEHIND):
+        if time.monotonic() > end:
+            sys.exit(f"{used(top)} bytes are used of a cluster that stores {WHOLE + BEHIND}")
+        time.sleep(0.2)
 
 
 def fill(top):

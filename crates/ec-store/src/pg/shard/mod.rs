@@ -571,6 +571,27 @@ impl PgShard {
         objects.filter_map(|(id, log)| Some((id.index, log.outcome().existence()?))).collect()
     }
 
+    /// Applies what may be applied of objects, about so many bytes, so that their fragments take
+    /// the space that is told of them.
+    ///
+    /// # Errors
+    /// Those of the store; records stay in the journal.
+    pub fn settle(
+        &mut self,
+        store: &mut impl ShardStore,
+        objects: &[ObjectId],
+        bytes_max: u64,
+    ) -> Result<(), StoreError> {
+        let mut left = bytes_max;
+        for object in objects {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(self.apply_object(store, *object, left)?);
+        }
+        Ok(())
+    }
+
     /// Bytes of writes to an object that are in the journal and not in its file.
     pub fn unapplied_bytes(&self, object: ObjectId) -> u64 {
         let Some(log) = self.log.objects.get(&object) else { return 0 };
@@ -581,14 +602,11 @@ impl PgShard {
         log.pending.iter().map(bytes).sum()
     }
 
-    /// [`PgShard::unapplied_bytes`] of a file's objects, from an index on.
-    pub fn unapplied_over(&self, first: ObjectId) -> Vec<(u32, u64)> {
-        let objects = self
-            .log
-            .objects
-            .keys()
-            .filter(|object| object.gfid == first.gfid && object.index >= first.index);
-        objects.map(|object| (object.index, self.unapplied_bytes(*object))).collect()
+    /// Those of a file's objects, from an index on, that have unapplied records.
+    pub fn unapplied(&self, first: ObjectId) -> Vec<ObjectId> {
+        let is_asked_for = |id: &ObjectId| id.gfid == first.gfid && id.index >= first.index;
+        let waiting = self.log.objects.iter().filter(|(_, log)| !log.pending.is_empty());
+        waiting.map(|(id, _)| *id).filter(is_asked_for).collect()
     }
 
     /// Pins an object if no removal waits to be applied to it, which would give space back that
