@@ -20,6 +20,9 @@ const NAME_BIT: u64 = 1 << 62;
 
 /// Bytes of names and cookies that a mount remembers, at most: some 400,000 names.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+/// What a part of a directory costs beside its names and cookies, generously: it bounds how many
+/// there are, which are looked through one by one.
+const PART_BYTES: usize = 1 << 10;
 /// Of a part of a directory that was listed again and again while names came and went, so many are
 /// remembered.
 const VERSIONS_MAX: usize = 4;
@@ -77,7 +80,7 @@ impl Listed {
     }
 
     fn bytes(&self) -> usize {
-        self.names.len() + self.cookies.len() * (size_of::<u64>() + size_of::<u32>())
+        PART_BYTES + self.names.len() + self.cookies.len() * (size_of::<u64>() + size_of::<u32>())
     }
 }
 
