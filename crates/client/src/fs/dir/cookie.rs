@@ -193,7 +193,7 @@ mod tests {
                 (0..count).map(|number| format!("{dir}-{number:020}")).collect();
             Arc::new(Listed::new(names.iter().map(String::as_bytes)))
         };
-        let each = KEPT_BYTES_MAX / 4 / (22 + 12);
+        let each = (KEPT_BYTES_MAX / 4 - PART_BYTES) / (22 + 12);
         (0..4).for_each(|dir| recent.add(dir, b"", names(dir, each)));
         let name = |dir: u32| format!("{dir}-{:020}", 5).into_bytes();
         assert!(recent.name(0, of_name(&name(0))).is_some(), "used again");
