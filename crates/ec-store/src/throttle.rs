@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn cores_share_the_bounds_of_a_daemon() {
         let core = Throttles::default().of_core(3);
-        assert_eq!((core.queue_bytes_max, core.write_back.ios), ((100 << 20) / 3, 166));
+        assert_eq!((core.queue_bytes_max, core.write_back.ios), ((100 << 20) / 3, 333_333));
         assert_eq!(
             Throttles { queue_bytes_max: 2, ..Throttles::default() }.of_core(64).queue_bytes_max,
             1

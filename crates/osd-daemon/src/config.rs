@@ -187,7 +187,8 @@ settings! {
     /// 104857600]
     filestore_queue_committing_max_bytes: u64, "TREFOIL_FILESTORE_QUEUE_COMMITTING_MAX_BYTES";
     /// Bytes of changes of fragment files of a storage daemon at which they begin to be written
-    /// back, 64 KiB to 1 TiB; also filestore_wbthrottle_xfs_bytes_start_flusher [default: 134217728]
+    /// back, 64 KiB to 1 TiB; also filestore_wbthrottle_xfs_bytes_start_flusher [default:
+    /// 134217728]
     #[arg(alias = "filestore-wbthrottle-xfs-bytes-start-flusher")]
     filestore_wbthrottle_bytes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_BYTES_START_FLUSHER";
     /// Changes at which they do, 1 to 10000000; also filestore_wbthrottle_xfs_ios_start_flusher
