@@ -11,11 +11,11 @@ use std::collections::HashSet;
 /// since write-back began last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteBackStart {
-    /// `filestore_wbthrottle_bytes_start_flusher`: bytes of changes. Default 40 MiB.
+    /// `filestore_wbthrottle_bytes_start_flusher`: bytes of changes. Default 128 MiB.
     pub bytes: u64,
-    /// `filestore_wbthrottle_ios_start_flusher`: changes. Default 500.
+    /// `filestore_wbthrottle_ios_start_flusher`: changes. Default 1,000,000.
     pub ios: u64,
-    /// `filestore_wbthrottle_inodes_start_flusher`: changed files. Default 500.
+    /// `filestore_wbthrottle_inodes_start_flusher`: changed files. Default 10,000.
     pub inodes: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Throttles {
 
 impl Default for Throttles {
     fn default() -> Self {
-        let write_back = WriteBackStart { bytes: 40 << 20, ios: 500, inodes: 500 };
+        let write_back = WriteBackStart { bytes: 128 << 20, ios: 1_000_000, inodes: 10_000 };
         Self { queue_bytes_max: 100 << 20, committing_bytes_max: 100 << 20, write_back }
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn cores_share_the_bounds_of_a_daemon() {
         let core = Throttles::default().of_core(3);
-        assert_eq!((core.queue_bytes_max, core.write_back.ios), ((100 << 20) / 3, 166));
+        assert_eq!((core.queue_bytes_max, core.write_back.ios), ((100 << 20) / 3, 333_333));
         assert_eq!(
             Throttles { queue_bytes_max: 2, ..Throttles::default() }.of_core(64).queue_bytes_max,
             1

@@ -128,7 +128,7 @@ impl Adapter {
         let handle = fs.client().handle().clone();
         let (times, history) = (RequestTimes::new(handle.operations()), handle.history().clone());
         let (interrupts, handles) = (Interrupts::new(&handle), Handles::new(handle.locks()));
-        let late = Arc::new(LateReads::new(handle.locks()));
+        let late = Arc::new(LateReads::new(handle.locks(), fs.client().config().timeout));
         Self {
             fs,
             options,

@@ -187,15 +187,16 @@ settings! {
     /// 104857600]
     filestore_queue_committing_max_bytes: u64, "TREFOIL_FILESTORE_QUEUE_COMMITTING_MAX_BYTES";
     /// Bytes of changes of fragment files of a storage daemon at which they begin to be written
-    /// back, 64 KiB to 1 TiB; also filestore_wbthrottle_xfs_bytes_start_flusher [default: 41943040]
+    /// back, 64 KiB to 1 TiB; also filestore_wbthrottle_xfs_bytes_start_flusher [default:
+    /// 134217728]
     #[arg(alias = "filestore-wbthrottle-xfs-bytes-start-flusher")]
     filestore_wbthrottle_bytes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_BYTES_START_FLUSHER";
     /// Changes at which they do, 1 to 10000000; also filestore_wbthrottle_xfs_ios_start_flusher
-    /// [default: 500]
+    /// [default: 1000000]
     #[arg(alias = "filestore-wbthrottle-xfs-ios-start-flusher")]
     filestore_wbthrottle_ios_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_IOS_START_FLUSHER";
-    /// Changed files at which they do, 1 to 10000000; also
-    /// filestore_wbthrottle_xfs_inodes_start_flusher [default: 500]
+    /// Changed files at which they do, 1 to 100000; also
+    /// filestore_wbthrottle_xfs_inodes_start_flusher [default: 10000]
     #[arg(alias = "filestore-wbthrottle-xfs-inodes-start-flusher")]
     filestore_wbthrottle_inodes_start_flusher: u64, "TREFOIL_FILESTORE_WBTHROTTLE_INODES_START_FLUSHER";
     /// Longest time for which names and attributes that the metadata service was told and nobody

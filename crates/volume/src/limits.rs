@@ -129,13 +129,20 @@ pub struct Limiter {
     limits: Limits,
     /// For each limit, when all that was admitted will have been paid for.
     paid_at: [Duration; Rate::ALL.len()],
+    generation: u64,
 }
 
 impl Limiter {
+    /// Another number whenever the limits have changed.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// The limits are these from now on; what larger or smaller ones have left to wait for is over.
     pub fn set(&mut self, limits: Limits, now: Duration) {
         if limits != self.limits {
             self.limits = limits;
+            self.generation += 1;
             self.paid_at = self.paid_at.map(|at| at.min(now));
         }
     }

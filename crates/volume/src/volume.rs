@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Longest range of one question for extents, in bytes: the data of some objects, and their
 /// answers.
-pub const EXTENTS_RANGE_BYTES_MAX: u64 = 1 << 30;
+pub const EXTENTS_RANGE_BYTES_MAX: u64 = 64 << 20;
 /// Zeros written at once where a range is to keep its space.
 const ZEROS_BYTES: usize = 1 << 20;
 const EAGAIN: i32 = 11;

@@ -18,7 +18,12 @@ const SAME_CALL: Duration = Duration::from_millis(100);
 const KEPT_MAX: usize = 128;
 
 /// See the module.
-pub struct LateReads(ContentionMutex<VecDeque<Late>>);
+pub struct LateReads {
+    kept: ContentionMutex<VecDeque<Late>>,
+    /// What a read that is not answered has waited, at least, if it was not given up otherwise;
+    /// zero: none is ever late.
+    timeout: Duration,
+}
 
 struct Late {
     file: Gfid,
@@ -26,23 +31,25 @@ struct Late {
     until: Instant,
 }
 
-/// A read under way; unless it is answered, and not late, it counts as late once this is dropped.
+/// A read under way. One that is dropped after the timeout, and not answered, was late; one that is
+/// dropped before was given up since its caller was killed.
 pub struct Reading<'a> {
     late: &'a LateReads,
     file: Gfid,
     range: Range<u64>,
+    began: Instant,
     is_answered: bool,
 }
 
 impl LateReads {
-    /// None yet.
-    pub fn new(locks: &LockTable) -> Self {
-        Self(ContentionMutex::new(locks, "late reads", VecDeque::new()))
+    /// None yet; with the mount's timeout.
+    pub fn new(locks: &LockTable, timeout: Duration) -> Self {
+        Self { kept: ContentionMutex::new(locks, "late reads", VecDeque::new()), timeout }
     }
 
     /// Was a range that covers this one given up a moment ago?
     pub fn cover(&self, file: Gfid, range: &Range<u64>, now: Instant) -> bool {
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         while kept.front().is_some_and(|late| late.until <= now) {
             kept.pop_front();
         }
@@ -54,11 +61,11 @@ impl LateReads {
 
     /// A read begins.
     pub fn reading(&self, file: Gfid, range: Range<u64>) -> Reading<'_> {
-        Reading { late: self, file, range, is_answered: false }
+        Reading { late: self, file, range, began: Instant::now(), is_answered: false }
     }
 
     fn note(&self, file: Gfid, range: Range<u64>, now: Instant) {
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         if kept.len() >= KEPT_MAX {
             kept.pop_front();
         }
@@ -75,7 +82,9 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        if !self.is_answered {
+        let timeout = self.late.timeout;
+        let is_late = !timeout.is_zero() && self.began.elapsed() >= timeout;
+        if is_late && !self.is_answered {
             self.late.note(self.file, self.range.clone(), Instant::now());
         }
     }
@@ -87,7 +96,7 @@ mod tests {
 
     #[test]
     fn only_what_was_late_is_refused_and_not_for_long() {
-        let late = LateReads::new(&LockTable::default());
+        let late = LateReads::new(&LockTable::default(), Duration::from_nanos(1));
         let (file, other) = (Gfid::of_inode(7), Gfid::of_inode(8));
         late.reading(file, 0..4096).answered();
         assert!(!late.cover(file, &(0..4096), Instant::now()));
@@ -101,9 +110,19 @@ mod tests {
     }
 
     #[test]
+    fn a_read_that_was_given_up_before_its_time_is_not_late() {
+        let file = Gfid::of_inode(7);
+        for timeout in [Duration::ZERO, Duration::from_secs(3600)] {
+            let late = LateReads::new(&LockTable::default(), timeout);
+            drop(late.reading(file, 0..4096));
+            assert!(!late.cover(file, &(0..4096), Instant::now()), "{timeout:?}");
+        }
+    }
+
+    #[test]
     fn a_bounded_number_is_kept() {
-        let late = LateReads::new(&LockTable::default());
+        let late = LateReads::new(&LockTable::default(), Duration::from_nanos(1));
         (0..10 * KEPT_MAX as u64).for_each(|ino| drop(late.reading(Gfid::of_inode(ino), 0..1)));
-        assert_eq!(late.0.lock().len(), KEPT_MAX);
+        assert_eq!(late.kept.lock().len(), KEPT_MAX);
     }
 }

@@ -12,8 +12,10 @@ use ec_store::throttle::{Throttles, WriteBackStart};
 const QUEUE_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 /// Of the bytes at which write-back begins.
 const WRITE_BACK_BYTES: (u64, u64) = (64 << 10, 1 << 40);
-/// Of changes and files at which it begins.
-const WRITE_BACK_COUNT: (u64, u64) = (1, 10_000_000);
+/// Of changes at which it begins.
+const WRITE_BACK_CHANGES: (u64, u64) = (1, 10_000_000);
+/// Of files at which it begins: they are remembered one by one.
+const WRITE_BACK_FILES: (u64, u64) = (1, 100_000);
 
 /// What was set, or the defaults.
 pub(super) fn of(s: &Settings) -> Result<Throttles, ConfigError> {
@@ -48,12 +50,12 @@ pub(super) fn of(s: &Settings) -> Result<Throttles, ConfigError> {
                 start.bytes,
                 WRITE_BACK_BYTES,
             )?,
-            ios: one("filestore_wbthrottle_ios_start_flusher", ios, start.ios, WRITE_BACK_COUNT)?,
+            ios: one("filestore_wbthrottle_ios_start_flusher", ios, start.ios, WRITE_BACK_CHANGES)?,
             inodes: one(
                 "filestore_wbthrottle_inodes_start_flusher",
                 inodes,
                 start.inodes,
-                WRITE_BACK_COUNT,
+                WRITE_BACK_FILES,
             )?,
         },
     })

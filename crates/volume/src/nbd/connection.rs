@@ -28,7 +28,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
 /// Bytes read from a client at once, and ahead.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 /// What a question for extents may take in memory.
-const EXTENTS_BYTES: usize = 256 << 10;
+const EXTENTS_BYTES: usize = 4 << 20;
 /// How often a request that waits for its limit looks whether its client is still there.
 const LIMIT_LOOK: Duration = Duration::from_millis(100);
 
@@ -77,6 +77,11 @@ impl Connection {
     /// No further requests; those under way are answered.
     pub fn finish(&self) {
         self.outbox.socket().stop_reading();
+    }
+
+    /// Ends it at once: nothing more of it is done.
+    pub fn cut_off(&self) {
+        self.outbox.break_off();
     }
 
     /// Waits until nothing of it is under way.
@@ -199,6 +204,11 @@ impl Connection {
             }
         };
         self.keep_limits(shared, &request)?;
+        // What was read ahead of a connection that is over is not done: its client may have asked
+        // for the same over another since. From here on it counts as under way.
+        if self.is_over() {
+            return Err(End::Left);
+        }
         let (outbox, cookie, is_one) =
             (Arc::clone(&self.outbox), header.cookie, header.flags & command_flags::REQ_ONE != 0);
         let offset = header.offset;
@@ -231,8 +241,12 @@ impl Connection {
             Request::Zero { .. } => (Kind::Write, 0),
             Request::Flush | Request::Extents { .. } => return Ok(()),
         };
-        let mut left = shared.admit(kind, bytes);
+        let (mut left, mut limits) = shared.admit(kind, bytes);
         while !left.is_zero() {
+            if shared.limits_changed(limits) {
+                (left, limits) = shared.admit(kind, bytes);
+                continue;
+            }
             let pause = left.min(LIMIT_LOOK);
             thread::sleep(pause);
             left -= pause;

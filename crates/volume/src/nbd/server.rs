@@ -177,9 +177,16 @@ impl Shared {
         &self.locks
     }
 
-    /// How long an operation that comes now has to wait for the volume's limits.
-    pub fn admit(&self, kind: Kind, bytes: u64) -> Duration {
-        self.limiter.lock().admit(self.begun.elapsed(), kind, bytes)
+    /// How long an operation that comes now has to wait for the volume's limits, and which these
+    /// are.
+    pub fn admit(&self, kind: Kind, bytes: u64) -> (Duration, u64) {
+        let mut limiter = self.limiter.lock();
+        (limiter.admit(self.begun.elapsed(), kind, bytes), limiter.generation())
+    }
+
+    /// Are the limits other ones by now?
+    pub fn limits_changed(&self, generation: u64) -> bool {
+        self.limiter.lock().generation() != generation
     }
 
     /// Waits until nothing is under way of clients that have gone. False if something still is
@@ -340,6 +347,8 @@ impl Server {
             if !connection.wait_idle(end.saturating_duration_since(Instant::now())) {
                 tracing::warn!("a client's requests are still under way: it gets no answers");
             }
+            // What it has sent and nobody has begun must not be done under the next opener.
+            connection.cut_off();
         }
         self.shared.volume.close()
     }

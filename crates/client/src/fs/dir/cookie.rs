@@ -20,6 +20,9 @@ const NAME_BIT: u64 = 1 << 62;
 
 /// Bytes of names and cookies that a mount remembers, at most: some 400,000 names.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+/// What a part of a directory costs beside its names and cookies, generously: it bounds how many
+/// there are, which are looked through one by one.
+const PART_BYTES: usize = 1 << 10;
 /// Of a part of a directory that was listed again and again while names came and went, so many are
 /// remembered.
 const VERSIONS_MAX: usize = 4;
@@ -77,7 +80,7 @@ impl Listed {
     }
 
     fn bytes(&self) -> usize {
-        self.names.len() + self.cookies.len() * (size_of::<u64>() + size_of::<u32>())
+        PART_BYTES + self.names.len() + self.cookies.len() * (size_of::<u64>() + size_of::<u32>())
     }
 }
 
@@ -190,7 +193,7 @@ mod tests {
                 (0..count).map(|number| format!("{dir}-{number:020}")).collect();
             Arc::new(Listed::new(names.iter().map(String::as_bytes)))
         };
-        let each = KEPT_BYTES_MAX / 4 / (22 + 12);
+        let each = (KEPT_BYTES_MAX / 4 - PART_BYTES) / (22 + 12);
         (0..4).for_each(|dir| recent.add(dir, b"", names(dir, each)));
         let name = |dir: u32| format!("{dir}-{:020}", 5).into_bytes();
         assert!(recent.name(0, of_name(&name(0))).is_some(), "used again");
