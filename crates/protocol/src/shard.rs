@@ -339,7 +339,7 @@ pub struct StatReply {
 /// | bytes | field | meaning |
 /// |---|---|---|
 /// | 0..8 | attach | the attach of the request |
-/// | 8..16 | missing | bytes of disk that the range still lacks, at most; of a reservation, those taken |
+/// | 8..16 | missing | bytes of disk that it lacks, or that were taken for it |
 /// | 16..24 | free | bytes that the disk takes before it counts as full |
 /// | 24..25 | status | [`Status`]; [`Status::NoSpace`]: `missing` is more than `free` |
 /// | 25..26 | flags | bits: [`SpaceReply::RESERVES`] |

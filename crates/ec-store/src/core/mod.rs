@@ -547,8 +547,8 @@ impl<O: Outlet> Core<O> {
 
     // ---- messages
 
-    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects, Space, Reserve
-    /// or Recovery.
+    /// Takes a message of the kinds Attach, Write, Mark, Read, Stat, Extents, Objects, Space,
+    /// Reserve or Recovery.
     ///
     /// # Errors
     /// [`Malformed`], also for other kinds.

@@ -146,7 +146,7 @@ fn blocks(dir: &Path, _: bool) -> Outcome {
     fallocate(&dense, mode, 65_536, MIB - 65_536).doing(|| "fallocate")?;
     dense.sync_all().doing(|| "fsync")?;
     taken(&dense, "what is left of it", 65_536, MIB / 4)?;
-    for size in [MIB, 60 * MIB, 130 * MIB, 1 << 45] {
+    for size in [MIB, 60 * MIB, 130 * MIB, 1 << 43] {
         let path = dir.join(format!("holes-{size}"));
         let file = OpenOptions::new().create(true).truncate(true).write(true).open(path);
         let file = file.doing(|| "create")?;
