@@ -74,6 +74,8 @@ kinds! {
     NamespaceReply = 0x41,
     /// Metadata service to client, one-way: postcard [`crate::namespace::Recall`].
     Recall = 0x42,
+    /// Metadata service to client, one-way: postcard [`crate::namespace::NamesRecall`].
+    NamesRecall = 0x43,
     /// Anyone to an OSD, call: empty front; answered by [`Kind::OsdStatusReply`].
     OsdStatus = 0x50,
     /// OSD to anyone: postcard [`crate::monitor::OsdReport`].
