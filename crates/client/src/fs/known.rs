@@ -321,6 +321,8 @@ impl Inner {
     fn name(&self, parent: Gfid, name: &[u8]) -> Name {
         match self.names.get(&parent) {
             None => Name::Unknown,
+            // No entries: NFS servers ask for them.
+            Some(_) if name == b"." || name == b".." => Name::Unknown,
             Some(names) => {
                 // Of a name that no file can have the service says more than that it is free.
                 let absent = if names.complete && name.len() <= NAME_BYTES_MAX {

@@ -462,6 +462,7 @@ fn one_of_several_mounts_knows_what_it_has_leases_on_until_they_are_asked_for() 
     assert!(!is_known(&known, b"a"), "the lease was asked for meanwhile");
     read(&known, &mut world, true, None);
     assert!(is_known(&known, b"a") && is_known(&known, b"none"));
+    assert!(!is_known(&known, b".") && !is_known(&known, b".."), "they are there, if not listed");
     let file = known.lookup(LEASED, dir, b"a").expect("known").expect("there").gfid;
     known.recalled(Some(file));
     assert!(!is_known(&known, b"a") && is_known(&known, b"none"), "only the file is asked for");
