@@ -122,6 +122,6 @@ mod tests {
         let known = (0..=u16::MAX)
             .filter_map(Kind::from_u16)
             .inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 35);
+        assert_eq!(known.count(), 36);
     }
 }

@@ -1,11 +1,11 @@
-//! What this mount knows of names and attributes while it is the only one, or has leases on them, so
-//! that nobody has to be asked.
+//! What this mount knows of names and attributes while it is the only one, or has leases on them,
+//! so that nobody has to be asked.
 //!
 //! Contract: no I/O, no clock; the lock is held for state changes only. What is kept is true for
 //! one *term* of the metadata service: until another mount arrives, or the service changes
-//! something by itself; and, where there are several mounts, until the service asks for the lease on
-//! it ([`Known::recalled`]). While there are several, answers teach only what they say that there is
-//! a lease on. Every request goes through [`Known::begin`] and [`Question::end`], so that
+//! something by itself; and, where there are several mounts, until the service asks for the lease
+//! on it ([`Known::recalled`]). While there are several, answers teach only what they say that
+//! there is a lease on. Every request goes through [`Known::begin`] and [`Question::end`], so that
 //! * what a request may change is forgotten before it is sent, and nothing is learned of it while
 //!   it is under way;
 //! * an answer teaches only what no other request of this mount was changing since it was asked.

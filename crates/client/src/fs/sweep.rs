@@ -116,7 +116,8 @@ impl<B: Backend> LocalFs<B> {
     }
 
     async fn reclaim_once(&self) -> Result<()> {
-        // The service does not know who has leases on names, and lets nobody change any before this.
+        // The service does not know who has leases on names, and lets nobody change any before
+        // this.
         self.shared.known.recalled(None);
         let held: Vec<_> = self
             .shared

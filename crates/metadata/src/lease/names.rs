@@ -4,8 +4,8 @@
 //! Contract: no I/O and no clock; `now` is the time since any fixed moment and never goes back. A
 //! lease is on one file or directory: its attributes and, of a directory, its names, free ones
 //! included. Any number of sessions hold one. Whoever is about to change what a lease is on asks
-//! first ([`NameLeases::change`]); the others are asked for theirs and the change waits, but only as
-//! long as one of them may count on it. Four rules:
+//! first ([`NameLeases::change`]); the others are asked for theirs and the change waits, but only
+//! as long as one of them may count on it. Four rules:
 //!
 //! * `NamesClock`: a session counts on its leases until a time that it is promised with every
 //!   answer, measured from when it *asked*; the service measures from when it answers, and a

@@ -5,7 +5,8 @@
 //! waits to arrive, no promise is made anew, however busy the only mount is. Several mounts have
 //! leases on single directories and files ([`crate::lease::names`]), which their kernels do not
 //! know of: a kernel that is told to forget a name takes the lock of the directory, which a request
-//! under way holds; two mounts that change one directory would wait for each other until a time-out.
+//! under way holds; two mounts that change one directory would wait for each other until a
+//! time-out.
 
 use protocol::SessionId;
 use std::collections::BTreeSet;

@@ -123,7 +123,8 @@ impl<S: Store> Service<S> {
     }
 
     /// Are these a file's attributes until somebody asks to change them? Not while another session
-    /// writes it, while its size is sought after its writer's death, nor when its last name is gone.
+    /// writes it, while its size is sought after its writer's death, nor when its last name is
+    /// gone.
     pub(super) fn is_settled(&self, session: SessionId, attr: &Attr) -> bool {
         attr.nlink > 0
             && self.leases.writer(attr.gfid).is_none_or(|writer| writer == session)

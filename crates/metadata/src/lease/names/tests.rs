@@ -1,5 +1,5 @@
-//! Random turns of three sessions and the service, with messages that wait, are lost or
-//! repeated, and sessions that fall silent: what a session answers from memory is what the service has.
+//! Random turns of three sessions and the service, with messages that wait, are lost or repeated,
+//! and sessions that fall silent: what a session answers from memory is what the service has.
 
 use super::*;
 use proptest::prelude::*;
