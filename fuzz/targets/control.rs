@@ -51,7 +51,10 @@ fuzz_target!(|bytes: &[u8]| {
         8 => drop(check::<recovery::RecoveryReply>(front)),
         9 => drop(check::<namespace::Request>(front)),
         10 => drop(check::<namespace::Reply>(front)),
-        11 => drop(check::<namespace::Recall>(front)),
+        11 => {
+            drop(check::<namespace::Recall>(front));
+            drop(check::<namespace::NamesRecall>(front));
+        }
         12 => drop(check::<shard::ExtentsReply>(front)),
         13 => drop(check::<namespace::Answer>(front)),
         14 => drop(check::<AdminReply>(front)),

@@ -82,6 +82,8 @@ kinds! {
     NamespaceReply = 0x41,
     /// Metadata service to client, one-way: postcard [`crate::namespace::Recall`].
     Recall = 0x42,
+    /// Metadata service to client, one-way: postcard [`crate::namespace::NamesRecall`].
+    NamesRecall = 0x43,
     /// Anyone to an OSD, call: empty front; answered by [`Kind::OsdStatusReply`].
     OsdStatus = 0x50,
     /// OSD to anyone: postcard [`crate::monitor::OsdReport`].
@@ -128,6 +130,6 @@ mod tests {
         let known = (0..=u16::MAX)
             .filter_map(Kind::from_u16)
             .inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 38);
+        assert_eq!(known.count(), 39);
     }
 }

@@ -464,6 +464,11 @@ pub enum NamespaceOp {
         /// Which pool, or [`VOLUMES`].
         pool: PoolId,
     },
+    /// What a recall of leases on names asked for is forgotten. Answer: `Done`.
+    ReturnNames {
+        /// The recall.
+        recall: NamesRecall,
+    },
 }
 
 impl NamespaceOp {
@@ -592,6 +597,12 @@ pub struct Answer {
     /// another mount was there in between, or the service has changed something by itself. Terms
     /// grow, also over restarts of the service.
     pub alone_term: u64,
+    /// One of several mounts may count for this time, counted from when it asked, on its leases on
+    /// names and attributes. Milliseconds; 0: no longer than it was told before.
+    pub names_ms: u32,
+    /// The session has a lease on everything that the reply tells, but for entries that are
+    /// `written_elsewhere`.
+    pub covered: bool,
     /// For the only mount: the attributes of the directories that the operation changed, as they
     /// are now.
     pub dirs: Vec<Attr>,
@@ -605,7 +616,9 @@ impl Answer {
     /// A reply that says nothing of the service.
     pub fn bare(reply: Reply) -> Self {
         let (commit, durable) = Default::default();
-        Self { reply, alone_ms: 0, alone_term: 0, dirs: Vec::new(), commit, durable }
+        let (alone_ms, alone_term, names_ms, covered) = Default::default();
+        let dirs = Vec::new();
+        Self { reply, alone_ms, alone_term, names_ms, covered, dirs, commit, durable }
     }
 }
 
@@ -617,4 +630,14 @@ pub struct Recall {
     pub gfid: Gfid,
     /// What the session may keep.
     pub keep: Option<LeaseMode>,
+}
+
+/// The service asks a session to forget what it knows of a file, or of a directory and its names:
+/// it is about to change. The session answers with [`NamespaceOp::ReturnNames`] at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesRecall {
+    /// Of which file or directory; `None`: of all.
+    pub gfid: Option<Gfid>,
+    /// Tells recalls apart.
+    pub token: u64,
 }

@@ -276,6 +276,8 @@ impl World {
                         self.lines[s].down.push_back(Down::Answer(number, asked.attempt, reply));
                     }
                 }
+                // Sessions of the simulator are no mounts.
+                Event::NamesRecall { .. } => {}
                 Event::Recall { session, recall } => {
                     let s = session.get() as usize - 1;
                     self.cover("a lease is recalled");

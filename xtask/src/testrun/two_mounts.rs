@@ -41,13 +41,17 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 14] = [
+        let tests: [PairTest; 17] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| {
                 pair.check(bench, rig, "data", 60)
             }),
             ("names and attributes are seen at once", |bench, rig, pair| {
                 pair.check(bench, rig, "names", 60)
             }),
+            (
+                "what one mount changes is not answered from memory by the other",
+                |bench, rig, pair| pair.check(bench, rig, "leases", 300),
+            ),
             ("ACLs count at once", |bench, rig, pair| pair.check(bench, rig, "acls", 60)),
             ("open and mapped files follow", |bench, rig, pair| {
                 pair.check(bench, rig, "descriptors", 60)
@@ -68,6 +72,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             ("fcntl locks hold over both", |bench, rig, pair| pair.check(bench, rig, "locks", 90)),
             ("flock and locks of open file descriptions hold over both, and go with them", flock),
             ("locks survive a restart of the metadata service", restart),
+            ("a restarted service lets nothing change that a mount knows", warmed_restart),
+            ("a client that is killed with a warm cache holds nobody up", warmed_killed),
             ("a client that is killed passes on what it held", killed),
             ("a client that is stopped and wakes up late has lost it", stopped),
         ];
@@ -227,6 +233,26 @@ fn restart(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
     pair.tell()?;
     holder.finish(bench, 30)?;
     pair.check(bench, rig, "take", 30)
+}
+
+fn warmed_restart(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let reader = pair.holder(bench, rig, "warmed")?;
+    rig.cluster.kill("mds")?;
+    rig.cluster.start("mds", &bench.interrupt)?;
+    pair.check(bench, rig, "changed", EXPIRY_SECONDS)?;
+    pair.check(bench, rig, "changed_there", 30)?;
+    reader.kill();
+    Ok(())
+}
+
+fn warmed_killed(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {
+    let reader = pair.holder(bench, rig, "warmed")?;
+    pair.client.kill()?;
+    pair.check(bench, rig, "changed", EXPIRY_SECONDS)?;
+    reader.kill();
+    mounts::clear(&pair.point);
+    pair.mount(bench, rig)?;
+    pair.check(bench, rig, "changed_there", 30)
 }
 
 fn killed(bench: &Bench, rig: &Rig, pair: &Pair) -> Outcome {

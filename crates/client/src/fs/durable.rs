@@ -102,7 +102,7 @@ mod tests {
     use protocol::Gfid;
     use protocol::namespace::SetAttr;
 
-    const ALONE: Term = Term { number: 1, holds: true };
+    const ALONE: Term = Term { number: 1, holds: true, leased: false };
 
     fn setattr(sync: bool) -> NamespaceOp {
         NamespaceOp::SetAttr { gfid: Gfid::ROOT, set: SetAttr::default(), sync }
@@ -155,7 +155,7 @@ mod tests {
         durable.begin(ALONE, &NamespaceOp::Sync).end(true);
         assert!(durable.is_synced(ALONE));
         assert!(!durable.is_synced(Term { holds: false, ..ALONE }));
-        let later = Term { number: 2, holds: true };
+        let later = Term { number: 2, ..ALONE };
         assert!(!durable.is_synced(later), "between the terms there were others");
         durable.begin(later, &NamespaceOp::Sync).end(true);
         assert!(durable.is_synced(later));

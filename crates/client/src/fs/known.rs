@@ -1,9 +1,11 @@
-//! What this mount knows of names and attributes while it is the only one, so that nobody has to be
-//! asked.
+//! What this mount knows of names and attributes while it is the only one, or has leases on them,
+//! so that nobody has to be asked.
 //!
 //! Contract: no I/O, no clock; the lock is held for state changes only. What is kept is true for
 //! one *term* of the metadata service: until another mount arrives, or the service changes
-//! something by itself. Every request goes through [`Known::begin`] and [`Question::end`], so that
+//! something by itself; and, where there are several mounts, until the service asks for the lease
+//! on it ([`Known::recalled`]). While there are several, answers teach only what they say that
+//! there is a lease on. Every request goes through [`Known::begin`] and [`Question::end`], so that
 //! * what a request may change is forgotten before it is sent, and nothing is learned of it while
 //!   it is under way;
 //! * an answer teaches only what no other request of this mount was changing since it was asked.
@@ -219,9 +221,20 @@ impl Known {
         Question { known: self, topic, term: term.number, asked: inner.clock, changes }
     }
 
-    /// The session is dead.
-    pub(super) fn forget_all(&self) {
-        self.inner.lock().forget_all();
+    /// The lease on a file or directory and its names, or on all, is asked for, or gone: what is
+    /// known of it is forgotten, and of what was asked before nothing is learned.
+    pub(super) fn recalled(&self, gfid: Option<Gfid>) {
+        let mut inner = self.inner.lock();
+        inner.clock += 1;
+        // Rule: NamesAsked - the answer to what was asked before may have been given before.
+        inner.learn_from = inner.clock;
+        match gfid {
+            Some(gfid) => {
+                inner.count -= usize::from(inner.attrs.remove(&gfid).is_some());
+                inner.forget_names(gfid);
+            }
+            None => inner.forget_all(),
+        }
     }
 }
 
@@ -231,7 +244,8 @@ impl Question<'_> {
         let mut inner = self.known.inner.lock();
         let changes = std::mem::take(&mut self.changes);
         inner.release(&changes, &self.topic);
-        if term.number == self.term && inner.is_true_in(term) {
+        let is_covered = term.holds || answer.as_ref().is_ok_and(|answered| answered.covered);
+        if term.number == self.term && inner.is_true_in(term) && is_covered {
             inner.learn(&self.topic, self.asked, answer);
         }
         inner.mark(&changes);
@@ -250,7 +264,7 @@ impl Drop for Question<'_> {
 
 impl Inner {
     fn is_true_in(&self, term: Term) -> bool {
-        term.holds && term.number == self.term
+        (term.holds || term.leased) && term.number == self.term
     }
 
     fn acquire(&mut self, slots: &Slots, topic: &Topic) {
@@ -307,6 +321,8 @@ impl Inner {
     fn name(&self, parent: Gfid, name: &[u8]) -> Name {
         match self.names.get(&parent) {
             None => Name::Unknown,
+            // No entries: NFS servers ask for them.
+            Some(_) if name == b"." || name == b".." => Name::Unknown,
             Some(names) => {
                 // Of a name that no file can have the service says more than that it is free.
                 let absent = if names.complete && name.len() <= NAME_BYTES_MAX {
@@ -376,6 +392,7 @@ impl Inner {
                 Topic::Entries { dir: *gfid, begins: after.is_empty() }
             }
             NamespaceOp::Close { .. }
+            | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Lock { .. }

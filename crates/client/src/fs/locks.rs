@@ -116,10 +116,18 @@ impl OwnLocks {
         self.lost.load(Ordering::Acquire) > 0 || self.may_hold(gfid, owner)
     }
 
-    fn closed(&self, gfid: Gfid, owner: LockOwner) {
+    /// The owner is about to be told to have closed the file. True: it may hold something. What is
+    /// known of it goes now and not with the answer: the kernel names the next open file
+    /// description as this one, and that may ask for a lock meanwhile.
+    fn closes(&self, gfid: Gfid, owner: LockOwner) -> bool {
         let mut known = self.known.lock();
-        known.asked.remove(&(gfid, owner));
         known.table.clear(gfid, holder(owner), ByteRange::ALL);
+        known.asked.remove(&(gfid, owner))
+    }
+
+    /// The service could not be told.
+    fn not_closed(&self, gfid: Gfid, owner: LockOwner) {
+        self.known.lock().asked.insert((gfid, owner));
     }
 
     /// For `NamespaceOp::Reclaim`.
@@ -265,9 +273,9 @@ impl<B: Backend> LocalFs<B> {
     /// That the service was not told; they may be held until the file is closed.
     pub async fn close_locks(&self, gfid: Gfid, owner: LockOwner) -> Result<()> {
         self.shared.locks.closes_lost(|file, whose| (file, whose) == (gfid, owner));
-        if self.shared.locks.may_hold(gfid, owner) {
-            self.lock_op(gfid, owner, LockOp::Close, super::own_caller()).await?;
-            self.shared.locks.closed(gfid, owner);
+        if self.shared.locks.closes(gfid, owner) {
+            let told = self.lock_op(gfid, owner, LockOp::Close, super::own_caller()).await;
+            return told.map(drop).inspect_err(|_| self.shared.locks.not_closed(gfid, owner));
         }
         Ok(())
     }
@@ -280,5 +288,19 @@ impl<B: Backend> LocalFs<B> {
             self.close_locks(gfid, owner).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_named_anew_while_the_last_one_of_that_name_is_closed_is_not_forgotten() {
+        let (locks, file, owner) = (OwnLocks::new(&LockTable::default()), Gfid::ROOT, LockOwner(7));
+        locks.asks(file, owner);
+        assert!(locks.closes(file, owner) && !locks.closes(file, owner));
+        locks.asks(file, owner);
+        assert!(locks.may_hold(file, owner), "its close has to be told");
     }
 }

@@ -26,7 +26,8 @@
 //!   to change something fails with EIO if it was under way, and writes that were lost are told to
 //!   those who have the file open: `losses`.
 //! * Names and attributes may be cached as long as this is the only mount
-//!   ([`FileSystem::alone_for`]), and are: `known`.
+//!   ([`FileSystem::alone_for`]), and are: `known`. One of several mounts answers from what it has
+//!   leases on, and lets no cache above it keep names and attributes.
 //! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's,
 //!   within a mount.
 //! * A mount does not keep access times; atime changes only when it is set.
@@ -237,6 +238,9 @@ impl Shared {
 
     /// Attributes after a change, if that need not be told the service at once.
     fn keep_setattr(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
+        if !term.holds {
+            return None;
+        }
         let asked = self.stamp.load(Relaxed);
         let mut attr = self.known.attr(term, gfid)?;
         let inode = self.table.get(gfid)?;
@@ -449,6 +453,14 @@ impl FileSystem {
                 // No deadline: a recall ends by success, by an error, or with the session.
                 self.spawn_until(None, recall.gfid, 0, move |fs| async move {
                     fs.recall(recall.gfid, recall.keep).await;
+                });
+            }
+            ClientEvent::NamesRecall(recall) => {
+                self.shared.known.recalled(recall.gfid);
+                self.spawn_until(None, Gfid::ROOT, 0, move |fs| async move {
+                    let op = NamespaceOp::ReturnNames { recall };
+                    // Asked again by the service, or of no importance with the session.
+                    drop(fs.ask(op, own_caller()).await);
                 });
             }
             ClientEvent::MdsRestarted => {

@@ -343,7 +343,10 @@ impl<B: Backend> LocalFs<B> {
     /// # Errors
     /// ENOENT, EISDIR.
     pub async fn unlink(&self, parent: Gfid, name: Vec<u8>, caller: Caller) -> Result<()> {
-        let idle = match self.shared.known.lookup(self.backend.term(), parent, &name) {
+        let term = self.backend.term();
+        // Among several mounts the name may stand for another file in a moment.
+        let known = term.holds.then(|| self.shared.known.lookup(term, parent, &name)).flatten();
+        let idle = match known {
             Some(Ok(attr)) if attr.kind == FileKind::Regular && attr.nlink == 1 => {
                 self.enter_idle(attr.gfid).await
             }

@@ -116,6 +116,9 @@ impl<B: Backend> LocalFs<B> {
     }
 
     async fn reclaim_once(&self) -> Result<()> {
+        // The service does not know who has leases on names, and lets nobody change any before
+        // this.
+        self.shared.known.recalled(None);
         let held: Vec<_> = self
             .shared
             .table
@@ -198,7 +201,7 @@ impl<B: Backend> LocalFs<B> {
     pub(super) async fn fenced(&self) {
         self.shared.locks.fenced();
         self.shared.creations.fenced();
-        self.shared.known.forget_all();
+        self.shared.known.recalled(None);
         let inodes = self.shared.table.all();
         for inode in &inodes {
             inode.change(InodeState::fenced);

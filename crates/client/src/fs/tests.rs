@@ -369,11 +369,11 @@ impl Backend for Model {
             self.world.borrow_mut().durable = last;
         }
         let (commit, durable) = (self.world.borrow().commit, self.world.borrow().durable);
-        Ok(Answered { reply, dirs: Vec::new(), commit, durable })
+        Ok(Answered { reply, covered: false, dirs: Vec::new(), commit, durable })
     }
 
     fn term(&self) -> Term {
-        Term { number: 0, holds: self.world.borrow().alone }
+        Term { number: 0, holds: self.world.borrow().alone, leased: false }
     }
 
     async fn space(&self) -> Result<(u64, u64)> {

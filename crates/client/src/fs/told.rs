@@ -296,7 +296,8 @@ mod tests {
     }
 
     fn tell(told: &Told, op: &NamespaceOp, commit: Commit, durable: Commit) {
-        let answered = Answered { reply: Reply::Done, dirs: Vec::new(), commit, durable };
+        let answered =
+            Answered { reply: Reply::Done, covered: false, dirs: Vec::new(), commit, durable };
         assert!(!Told::begin(op).end(told, &Ok(answered)), "it is not full");
     }
 
@@ -387,7 +388,8 @@ mod tests {
         let told = told();
         let end = |number: usize| {
             let (commit, durable) = (commit(3, number as u64 + 1), commit(3, 0));
-            let answered = Answered { reply: Reply::Done, dirs: Vec::new(), commit, durable };
+            let answered =
+                Answered { reply: Reply::Done, covered: false, dirs: Vec::new(), commit, durable };
             Told::begin(&sized(FILE)).end(&told, &Ok(answered))
         };
         assert_eq!(

@@ -13,7 +13,9 @@ use messenger::{
     CallError, CloseReason, ConnState, ConnectConfig, Connection, Message, Service, StateEvent,
     TrafficClass, Worker,
 };
-use protocol::namespace::{Answer, Attr, Caller, Commit, NamespaceOp, Recall, Reply, Request};
+use protocol::namespace::{
+    Answer, Attr, Caller, Commit, NamesRecall, NamespaceOp, Recall, Reply, Request,
+};
 use protocol::{Epoch, Kind, SessionId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -73,6 +75,8 @@ pub(crate) struct Mds {
 pub struct Answered {
     /// To what was asked.
     pub reply: Reply,
+    /// See [`Answer::covered`].
+    pub covered: bool,
     /// See [`Answer::dirs`].
     pub dirs: Vec<Attr>,
     /// See [`Answer::commit`].
@@ -224,10 +228,11 @@ impl Shared {
         }
         let answer = protocol::decode::<Answer>("namespace reply", &reply.front);
         let answer = answer.map_err(|error| ClientError::Protocol(error.to_string()))?;
-        let until = asked + Duration::from_millis(answer.alone_ms.into());
-        self.alone_until(request.session, until, answer.alone_term);
-        let Answer { reply, dirs, commit, durable, .. } = answer;
-        Ok(Some(Answered { reply, dirs, commit, durable }))
+        let until = |ms: u32| asked + Duration::from_millis(ms.into());
+        let promised = (until(answer.alone_ms), until(answer.names_ms));
+        self.told(request.session, promised, answer.alone_term);
+        let Answer { reply, covered, dirs, commit, durable, .. } = answer;
+        Ok(Some(Answered { reply, covered, dirs, commit, durable }))
     }
 
     /// The connection to where the map says that the service is; `None` if it says nothing.
@@ -261,12 +266,17 @@ struct MdsService {
 impl Service for MdsService {
     fn on_message(&self, _worker: &Worker, _connection: &Connection, message: Message) {
         let Some(shared) = self.shared.upgrade() else { return };
-        if message.kind != Kind::Recall.to_u16() {
+        let front = &message.front;
+        let event = if message.kind == Kind::Recall.to_u16() {
+            protocol::decode::<Recall>("recall", front).map(ClientEvent::Recall)
+        } else if message.kind == Kind::NamesRecall.to_u16() {
+            protocol::decode::<NamesRecall>("recall of names", front).map(ClientEvent::NamesRecall)
+        } else {
             tracing::debug!(kind = message.kind, "message of the metadata service dropped");
             return;
-        }
-        match protocol::decode::<Recall>("recall", &message.front) {
-            Ok(recall) => shared.emit(ClientEvent::Recall(recall)),
+        };
+        match event {
+            Ok(event) => shared.emit(event),
             Err(error) => tracing::warn!(%error, "recall dropped"),
         }
     }

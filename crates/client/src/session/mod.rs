@@ -23,7 +23,7 @@ use messenger::sync::ContentionMutex;
 use messenger::{Handle, Runtime, RuntimeConfig, Worker};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MonitorReply, MonitorRequest};
-use protocol::namespace::{Caller, NamespaceOp, Recall, Reply};
+use protocol::namespace::{Caller, NamesRecall, NamespaceOp, Recall, Reply};
 use protocol::{Epoch, ObjectId, SessionId};
 use std::future::Future;
 use std::sync::Arc;
@@ -33,6 +33,9 @@ use std::sync::Arc;
 pub enum ClientEvent {
     /// The metadata service wants a lease back: answer with `NamespaceOp::ReturnLease`.
     Recall(Recall),
+    /// Forget what is known of a file or directory, at once, and answer with
+    /// `NamespaceOp::ReturnNames`.
+    NamesRecall(NamesRecall),
     /// The connection to the metadata service was made anew, or the service restarted: answer with
     /// `NamespaceOp::Reclaim` of everything held; other calls of the layer may go on meanwhile.
     MdsRestarted,
@@ -42,14 +45,16 @@ pub enum ClientEvent {
     Fenced(SessionId),
 }
 
-/// A time in which a client is the only mount, or nearly: within one, nobody else changed a name or
-/// an attribute.
+/// A time in which a client is the only mount, or one of the same several: within one, nobody else
+/// changed a name or an attribute that the client knew and was not asked to forget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Term {
     /// Which; a later one has a greater number.
     pub number: u64,
     /// The client surely is the only mount now.
     pub holds: bool,
+    /// It may count on its leases on names now.
+    pub leased: bool,
 }
 
 /// A session with a cluster. See the module. When the last clone is dropped without

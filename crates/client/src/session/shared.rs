@@ -135,15 +135,17 @@ impl Shared {
         self.ms(now) < self.promises.lives_until()
     }
 
-    /// The session was promised to be the only mount until then, in this term.
-    pub fn alone_until(&self, session: SessionId, until: Instant, term: u64) {
-        self.promises.alone(&self.standing.lock(), session, self.ms(until), term);
+    /// The session was promised to be the only mount until the first time, or that its leases on
+    /// names count until the second, in this term.
+    pub fn told(&self, session: SessionId, (alone, names): (Instant, Instant), term: u64) {
+        let until = (self.ms(alone), self.ms(names));
+        self.promises.told(&self.standing.lock(), session, until, term);
     }
 
     /// See [`super::Client::term`].
     pub fn term(&self) -> Term {
-        let (until, number) = self.promises.alone_in();
-        Term { number, holds: !self.left(until).is_zero() }
+        let (alone, names, number) = self.promises.told_in();
+        Term { number, holds: !self.left(alone).is_zero(), leased: !self.left(names).is_zero() }
     }
 
     /// How long the session surely stays the only mount.

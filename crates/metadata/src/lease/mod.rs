@@ -8,10 +8,14 @@
 //! its last writes are decided. What happens is told by [`Leases::take_actions`], in order: whoever
 //! owns the machine must carry it out in that order.
 //!
+//! Leases on names and attributes, which many hold and one that changes something takes away, are
+//! a machine of their own, [`names`].
+//!
 //! What a session may do with a lease that it was granted is decided on its own side, in
 //! [`holder`].
 
 pub mod holder;
+pub mod names;
 #[cfg(test)]
 mod tests;
 
@@ -482,6 +486,11 @@ impl Leases {
             }
             self.settle(now, gfid);
         }
+    }
+
+    /// Has something been decided that the owner has not carried out?
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
     }
 
     /// What is to be done, in order.

@@ -374,6 +374,7 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::Open { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
+            | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Lock { .. }

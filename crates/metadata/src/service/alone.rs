@@ -2,10 +2,11 @@
 //!
 //! Contract: pure. The only mount is promised, with every answer, that it stays the only one for a
 //! while, counted from when it asked. Another may arrive only when that time is over; while one
-//! waits to arrive, no promise is made anew, however busy the only mount is. Why not ask for each
-//! directory, and recall: a kernel that is told to forget a name takes the lock of the directory,
-//! which a request under way holds; two mounts that change one directory would wait for each other
-//! until a time-out.
+//! waits to arrive, no promise is made anew, however busy the only mount is. Several mounts have
+//! leases on single directories and files ([`crate::lease::names`]), which their kernels do not
+//! know of: a kernel that is told to forget a name takes the lock of the directory, which a request
+//! under way holds; two mounts that change one directory would wait for each other until a
+//! time-out.
 
 use protocol::SessionId;
 use std::collections::BTreeSet;
@@ -74,6 +75,11 @@ impl Alone {
     /// The session is dead or closed. Its kernel may still count on the last promise.
     pub fn leave(&mut self, session: SessionId) {
         self.mounts.remove(&session);
+    }
+
+    /// Is the session a mount, and not the only one?
+    pub fn is_one_of_several(&self, session: SessionId) -> bool {
+        self.mounts.len() > 1 && self.mounts.contains(&session)
     }
 
     /// For how long the session, which is being answered, may count on being alone from when it

@@ -19,6 +19,7 @@
 
 mod alone;
 mod locking;
+mod names;
 mod perform;
 mod sessions;
 /// The first term after a start: greater than any before it, unless the clock was set back by more
@@ -35,14 +36,15 @@ mod tests;
 
 pub use sessions::SessionView;
 
+use crate::lease::names::{NameLeases, NamesConfig};
 use crate::lease::{Action, Answer, LeaseConfig, Leases, Ticket, Want};
 use crate::locks::{Locks, LocksConfig};
 use crate::namespace::{Namespace, PurgeEntry, SizeRecovery};
 use crate::store::{Persist, Store, StoreError};
 use alone::Alone;
 use protocol::namespace::{
-    ACL_ACCESS, Attr, Commit, FileKind, LeaseMode, NamespaceOp, Recall, Reply, Request,
-    SECURITY_CAPABILITY, SetAttr, Timestamp,
+    ACL_ACCESS, Attr, Commit, FileKind, LeaseMode, NamesRecall, NamespaceOp, Recall, Reply,
+    Request, SECURITY_CAPABILITY, SetAttr, Timestamp,
 };
 use protocol::{ClusterId, Epoch, Gfid, Rule, SessionId};
 use sessions::{Session, Standing};
@@ -71,6 +73,8 @@ pub struct ServiceConfig {
     pub alone: Duration,
     /// Limits of leases.
     pub lease: LeaseConfig,
+    /// Limits of leases on names.
+    pub names: NamesConfig,
     /// Limits of byte-range locks.
     pub locks: LocksConfig,
 }
@@ -85,6 +89,7 @@ impl Default for ServiceConfig {
             lock_wait: Duration::from_millis(250),
             alone: Duration::from_secs(1),
             lease: LeaseConfig::default(),
+            names: NamesConfig::default(),
             locks: LocksConfig::default(),
         }
     }
@@ -107,6 +112,13 @@ pub enum Event {
         session: SessionId,
         /// What.
         recall: Recall,
+    },
+    /// A request to forget names and attributes, as [`Event::Recall`].
+    NamesRecall {
+        /// To whom.
+        session: SessionId,
+        /// What.
+        recall: NamesRecall,
     },
     /// The answer to a request, to be given once everything committed is on disk (the persister ran
     /// after this).
@@ -139,6 +151,11 @@ pub struct Service<S> {
     locks: Locks,
     lock_waits: locking::Waiting,
     alone: Alone,
+    names: NameLeases,
+    /// Requests of which the session has leases on all that their replies tell.
+    covered: BTreeSet<u64>,
+    /// Files whose sizes are sought, as their writers died.
+    sought: BTreeSet<Gfid>,
     sessions: HashMap<SessionId, Session>,
     view: Option<SessionView>,
     /// The newest map that the service or any session which spoke to it has.
@@ -175,7 +192,9 @@ impl<S: Store> Service<S> {
             sessions.entry(session).or_default();
             leases.restore_writer(gfid, session, token);
         }
+        let mut sought = BTreeSet::new();
         for file in namespace.size_recovery_next(None, usize::MAX)? {
+            sought.insert(file.gfid);
             leases.recover(file.gfid, config.recovery_wait);
         }
         let durable = namespace.last_commit();
@@ -187,6 +206,9 @@ impl<S: Store> Service<S> {
             locks: Locks::new(config.locks),
             lock_waits: locking::Waiting::default(),
             alone: Alone::new(config.alone, !sessions.is_empty(), first_term(wall)),
+            names: NameLeases::new(config.names),
+            covered: BTreeSet::new(),
+            sought,
             sessions,
             view: None,
             heard: Epoch::default(),
@@ -215,7 +237,7 @@ impl<S: Store> Service<S> {
         match self.admit(now, token, request) {
             ControlFlow::Continue(pending) => {
                 self.attempt(now, pending, None)?;
-                self.follow_leases(now)
+                self.follow(now)
             }
             ControlFlow::Break((token, reply)) => {
                 self.deliver(token, reply, is_synced || self.is_unnoted(session));
@@ -303,12 +325,13 @@ impl<S: Store> Service<S> {
                     }
                     self.fence_locks(session);
                     self.alone.leave(session);
+                    self.names.leave(now, session);
                 }
                 Some(Standing::Gone) => self.end_session(now, session, wall)?,
                 _ => {}
             }
         }
-        self.follow_leases(now)?;
+        self.follow(now)?;
         self.maybe_end_grace(now)
     }
 
@@ -320,7 +343,8 @@ impl<S: Store> Service<S> {
         self.leases.tick(now);
         self.locks.tick(now);
         self.settle_locks(now);
-        self.follow_leases(now)?;
+        self.names.tick(now);
+        self.follow(now)?;
         self.maybe_end_grace(now)
     }
 
@@ -469,12 +493,13 @@ impl<S: Store> Service<S> {
         wall: Timestamp,
     ) -> Result<(), StoreError> {
         self.namespace.size_recovered(gfid, end, wall)?;
+        self.sought.remove(&gfid);
         self.alone.disturb();
         if self.leases.writer(gfid).is_none() {
             self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
         }
         self.leases.recovered(now, gfid);
-        self.follow_leases(now)
+        self.follow(now)
     }
 
     fn reply(&mut self, token: u64, reply: Reply) {
@@ -530,13 +555,18 @@ impl<S: Store> Service<S> {
                 }
             }
         }
+        let Some(pending) = self.pass_names(now, pending)? else { return Ok(()) };
         let (session, number) = (pending.request.session, pending.request.number);
+        let told = self.alone.is_one_of_several(session).then(|| pending.request.op.clone());
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
         let (token, synced) =
             (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
         if kept {
             self.keep(session, number, &reply);
+        }
+        if let Some(op) = told {
+            self.cover(now, token, (session, &op), &reply);
         }
         self.deliver(token, reply, synced);
         self.settle_locks(now);
@@ -607,6 +637,17 @@ impl<S: Store> Service<S> {
             }
             _ => None,
         })
+    }
+
+    /// Carries out what the lease machines decided.
+    fn follow(&mut self, now: Duration) -> Result<(), StoreError> {
+        loop {
+            self.follow_leases(now)?;
+            self.follow_names(now)?;
+            if !self.leases.has_actions() {
+                return Ok(());
+            }
+        }
     }
 
     /// Carries out what the lease machine decided.
@@ -699,6 +740,7 @@ fn is_harmless(op: &NamespaceOp) -> bool {
             | NamespaceOp::ListXattr { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
+            | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Sync

@@ -52,6 +52,10 @@ impl<S: Store> Service<S> {
             }
             NamespaceOp::Mount => Reply::TryAgain,
             NamespaceOp::Sync => Reply::Done,
+            NamespaceOp::ReturnNames { recall } => {
+                self.names.returned(now, session, *recall);
+                Reply::Done
+            }
             NamespaceOp::Create { open: Some(mode), .. }
             | NamespaceOp::CreateUnnamed { open: mode, .. } => {
                 self.create_open(now, &request, *mode, repeated)?
@@ -218,11 +222,10 @@ impl<S: Store> Service<S> {
     fn list(&mut self, request: &Request) -> Result<Reply, StoreError> {
         let mut reply = self.namespace.execute(&request.caller, &|_| false, &request.op)?;
         if let Reply::Entries { entries, .. } = &mut reply
-            && !self.leases.is_empty()
+            && !(self.leases.is_empty() && self.sought.is_empty())
         {
             for entry in entries {
-                let writer = self.leases.writer(entry.attr.gfid);
-                entry.written_elsewhere = writer.is_some_and(|writer| writer != request.session);
+                entry.written_elsewhere = !self.is_settled(request.session, &entry.attr);
             }
         }
         Ok(reply)

@@ -102,11 +102,13 @@ impl<S: Store> Service<S> {
         self.locks.end_session(session);
         self.settle_locks(now);
         self.alone.leave(session);
+        self.names.leave(now, session);
         let released = self.leases.release(now, session);
         for &gfid in &released.written {
             self.namespace.set_writer(gfid, None);
             if self.namespace.writer_lost(gfid, wall)? {
                 self.alone.disturb();
+                self.sought.insert(gfid);
                 self.leases.recover(gfid, now + self.config.recovery_wait);
             }
         }
@@ -144,6 +146,6 @@ impl<S: Store> Service<S> {
         for gfid in self.orphans.clone() {
             self.settle_orphan(now, gfid)?;
         }
-        self.follow_leases(now)
+        self.follow(now)
     }
 }

@@ -3,6 +3,7 @@
 mod extremes;
 mod flags;
 mod locks;
+mod names;
 mod power;
 mod unnamed;
 

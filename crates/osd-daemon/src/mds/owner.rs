@@ -2,12 +2,13 @@
 
 use super::inbox::{Event, Inbox};
 use super::{MdsConfig, reserve, wall_clock};
+use bytes::Bytes;
 use cluster::{ClusterMap, SessionState};
 use messenger::sync::{Receiver, Sender, oneshot};
 use messenger::{Connection, InlinePredictor, LateCluster, Message, ReplyTo, TrafficClass, Worker};
 use metadata::store::Persist;
 use metadata::{EmbeddedStore, PurgeEntry, Service, SessionView, StoreError};
-use protocol::namespace::{Answer, Attr, Commit, Recall, Reply};
+use protocol::namespace::{Answer, Attr, Commit, Reply};
 use protocol::{Epoch, Gfid, Kind, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -213,7 +214,12 @@ impl Owner {
                 metadata::Event::Reply { token, reply } => {
                     self.answer(token, reply, self.service.namespace().last_commit());
                 }
-                metadata::Event::Recall { session, recall } => self.recall(session, &recall),
+                metadata::Event::Recall { session, recall } => {
+                    self.tell(session, Kind::Recall, protocol::encode(&recall));
+                }
+                metadata::Event::NamesRecall { session, recall } => {
+                    self.tell(session, Kind::NamesRecall, protocol::encode(&recall));
+                }
                 metadata::Event::Sync { token, reply } => {
                     self.sync.waiting.push(Waiter::Request(token, reply));
                     wants_sync = true;
@@ -225,15 +231,26 @@ impl Owner {
 
     /// Tells the reply, which is in this commit or one before it.
     fn answer(&mut self, token: u64, reply: Reply, commit: Commit) {
+        let covered = self.service.is_covered(token);
         if let Some(Asked { session, connection, reply_to: to, dirs }) = self.asked.remove(&token) {
             let alone = self.service.promise_alone(self.now, session);
             let alone_ms = u32::try_from(alone.as_millis()).unwrap_or(0);
+            let names = self.service.promise_names(self.now, session);
+            let names_ms = u32::try_from(names.as_millis()).unwrap_or(0);
             let alone_term = self.service.alone_term();
             let tells = alone_ms > 0 && !matches!(reply, Reply::Errno(_));
             let dirs = if tells { self.attrs(&dirs) } else { Vec::new() };
             let durable = self.service.durable();
-            let front =
-                protocol::encode(&Answer { reply, alone_ms, alone_term, dirs, commit, durable });
+            let front = protocol::encode(&Answer {
+                reply,
+                alone_ms,
+                alone_term,
+                names_ms,
+                covered,
+                dirs,
+                commit,
+                durable,
+            });
             connection.reply_to(
                 to,
                 Message::new(to.class, Kind::NamespaceReply.to_u16(), front, Default::default()),
@@ -251,15 +268,10 @@ impl Owner {
 
     /// Asks for a lease. A session without a connection is asked again by the repetition, when it
     /// is back.
-    fn recall(&self, session: SessionId, recall: &Recall) {
+    fn tell(&self, session: SessionId, recall: Kind, front: Bytes) {
         if let Some(connection) = self.sessions.get(&session) {
-            let front = protocol::encode(recall);
-            connection.send(Message::new(
-                TrafficClass::Client,
-                Kind::Recall.to_u16(),
-                front,
-                Default::default(),
-            ));
+            let kind = recall.to_u16();
+            connection.send(Message::new(TrafficClass::Client, kind, front, Bytes::new()));
         }
     }
 

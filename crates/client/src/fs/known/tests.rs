@@ -7,7 +7,7 @@ use protocol::PoolId;
 use protocol::namespace::{Commit, LeaseMode, Timestamp};
 use std::collections::BTreeMap;
 
-const ALONE: Term = Term { number: 1, holds: true };
+const ALONE: Term = Term { number: 1, holds: true, leased: false };
 
 /// A service: names of two directories, and what they stand for.
 #[derive(Default)]
@@ -50,7 +50,7 @@ fn missing<T>() -> Result<T> {
 }
 
 fn answered(reply: Reply, dirs: Vec<Attr>) -> Answered {
-    Answered { reply, dirs, commit: Commit::default(), durable: Commit::default() }
+    Answered { reply, covered: false, dirs, commit: Commit::default(), durable: Commit::default() }
 }
 
 impl World {
@@ -396,7 +396,7 @@ fn nothing_is_known_of_another_term_or_while_the_mount_may_not_be_alone() {
     assert!(!is_known(Term { holds: false, ..ALONE }) && !is_known(Term { number: 2, ..ALONE }));
     let lookup = NamespaceOp::Lookup { parent: directory(0), name: b"b".to_vec() };
     let question = known.begin(ALONE, &lookup);
-    drop(known.begin(Term { number: 2, holds: true }, &lookup));
+    drop(known.begin(Term { number: 2, ..ALONE }, &lookup));
     question.end(ALONE, &world.carry_out(&lookup));
     assert!(
         !is_known(ALONE) && known.lookup(ALONE, directory(0), b"b").is_none(),
@@ -430,7 +430,7 @@ fn a_rename_onto_a_name_of_which_nothing_is_known_may_leave_both() {
     let (from, to) = (b"a".to_vec(), b"b".to_vec());
     ask(&known, &mut world, &NamespaceOp::Link { gfid, parent: dir, name: to.clone() })
         .expect("linked");
-    known.forget_all();
+    known.recalled(None);
     ask(&known, &mut world, &NamespaceOp::Lookup { parent: dir, name: from.clone() })
         .expect("found");
     let mode = RenameMode::Replace;
@@ -438,4 +438,39 @@ fn a_rename_onto_a_name_of_which_nothing_is_known_may_leave_both() {
         NamespaceOp::Rename { parent: dir, name: from, new_parent: dir, new_name: to, mode };
     ask(&known, &mut world, &rename).expect("two names of one file");
     world.check(&known, &[b"a".to_vec(), b"b".to_vec()]);
+}
+
+#[test]
+fn one_of_several_mounts_knows_what_it_has_leases_on_until_they_are_asked_for() {
+    const LEASED: Term = Term { number: 1, holds: false, leased: true };
+    let (known, mut world) = (Known::new(&LockTable::default()), World::new());
+    let dir = directory(0);
+    let made = create(dir, b"a", FileKind::Regular);
+    known.begin(LEASED, &made).end(LEASED, &world.carry_out(&made));
+    let list = NamespaceOp::ReadDir { gfid: dir, after: Vec::new(), limit: 100 };
+    let read = |known: &Known, world: &mut World, covered, recalled: Option<Gfid>| {
+        let question = known.begin(LEASED, &list);
+        let answer = world.carry_out(&list).map(|answered| Answered { covered, ..answered });
+        if recalled.is_some() {
+            known.recalled(recalled);
+        }
+        question.end(LEASED, &answer);
+    };
+    let is_known = |known: &Known, name: &[u8]| known.lookup(LEASED, dir, name).is_some();
+    read(&known, &mut world, false, None);
+    assert!(!is_known(&known, b"a"), "without a lease");
+    read(&known, &mut world, true, Some(dir));
+    assert!(!is_known(&known, b"a"), "the lease was asked for meanwhile");
+    read(&known, &mut world, true, None);
+    assert!(is_known(&known, b"a") && is_known(&known, b"none"));
+    assert!(!is_known(&known, b".") && !is_known(&known, b".."), "they are there, if not listed");
+    let file = known.lookup(LEASED, dir, b"a").expect("known").expect("there").gfid;
+    known.recalled(Some(file));
+    assert!(!is_known(&known, b"a") && is_known(&known, b"none"), "only the file is asked for");
+    read(&known, &mut world, true, None);
+    known.recalled(Some(dir));
+    assert!(!is_known(&known, b"a") && !is_known(&known, b"none"));
+    read(&known, &mut world, true, None);
+    let over = Term { leased: false, ..LEASED };
+    assert!(known.lookup(over, dir, b"a").is_none(), "the promise is over");
 }
