@@ -181,6 +181,7 @@ impl Monitor {
             cluster: self.state.map.cluster,
             epoch: self.state.map.epoch,
             map: self.state.map.encode(),
+            monitors: Vec::new(),
         }
     }
 

@@ -183,6 +183,11 @@ pub enum MonitorReply {
     Fenced,
     /// Events, oldest first.
     Events(Vec<ClusterEvent>),
+    /// This monitor does not lead: nothing was done. Ask another.
+    NotLeader {
+        /// Who leads, as far as this one knows.
+        leader: Option<SocketAddr>,
+    },
 }
 
 /// Something that happened, for people.
@@ -207,6 +212,8 @@ pub struct MapUpdate {
     pub epoch: Epoch,
     /// `cluster::ClusterMap`, encoded.
     pub map: Vec<u8>,
+    /// Where all monitors listen, the one that says so among them; empty if it is the only one.
+    pub monitors: Vec<SocketAddr>,
 }
 
 /// How an OSD is; part of heartbeats.

@@ -386,8 +386,8 @@ pub struct ObjectsReply {
     pub status: Status,
     /// Their indexes, ascending; at most [`OBJECTS_LISTED_MAX`], then `more` is set.
     pub indexes: Vec<u32>,
-    /// Bytes that the data of each takes on the disk, as [`StatReply::allocated`], if that was asked
-    /// for; else nothing.
+    /// Bytes that the data of each takes on the disk, as [`StatReply::allocated`], if that was
+    /// asked for; else nothing.
     pub taken: Vec<u64>,
     /// There may be more behind the last one.
     pub more: bool,

@@ -458,7 +458,12 @@ mod tests {
             last_session: ONE,
             mds: None,
         };
-        MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode() }
+        MapUpdate {
+            cluster: map.cluster,
+            epoch: map.epoch,
+            map: map.encode(),
+            monitors: Vec::new(),
+        }
     }
 
     #[test]

@@ -303,7 +303,7 @@ pub fn listen(
 }
 
 fn update_of(map: &ClusterMap) -> MapUpdate {
-    MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode() }
+    MapUpdate { cluster: map.cluster, epoch: map.epoch, map: map.encode(), monitors: Vec::new() }
 }
 
 struct MonitorService {

@@ -32,7 +32,7 @@ fn map(epoch: u64, live: &[SessionId]) -> MapUpdate {
         last_session: B,
         mds: None,
     };
-    MapUpdate { cluster: CLUSTER, epoch: map.epoch, map: map.encode() }
+    MapUpdate { cluster: CLUSTER, epoch: map.epoch, map: map.encode(), monitors: Vec::new() }
 }
 
 /// A monitor with one map, which a test can replace; subscribers are told of the new one.
