@@ -1,5 +1,5 @@
-//! A mount that is served on by others: NFS-Ganesha and Samba, each with a storage daemon killed in
-//! the middle.
+//! A mount that is served on by others, NFS-Ganesha and Samba, or is the storage of containers, each
+//! with a storage daemon killed in the middle.
 //!
 //! The clients are programs of others as well: `nfs-ls` and `nfs-cat` of libnfs (whose `nfs-cp`
 //! cannot write by NFSv4, on a local file system neither), and `smbclient`.
@@ -15,12 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs of these tests, and their Debian packages.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("/usr/bin/ganesha.nfsd", "nfs-ganesha"),
     (FSAL_VFS, "nfs-ganesha-vfs"),
     ("nfs-ls", "libnfs-utils"),
     ("/usr/sbin/smbd", "samba"),
     ("smbclient", "smbclient"),
+    ("buildah", "buildah"),
+    ("/bin/busybox", "busybox-static"),
 ];
 /// The part of NFS-Ganesha that serves a mounted file system.
 const FSAL_VFS: &str = if cfg!(target_arch = "aarch64") {
@@ -44,11 +46,15 @@ type Test = (&'static str, fn(&Bench, &Rig) -> Outcome);
 /// Only on Ctrl-C.
 pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     let Some(rig) = Rig::start("reexports", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [Test; 2] = [
+    let tests: [Test; 3] = [
         ("NFS-Ganesha lists and reads all of a mount, a storage daemon killed meanwhile", ganesha),
         (
             "Samba writes, reads, lists, renames and removes on a mount, a storage daemon killed meanwhile",
             samba,
+        ),
+        (
+            "buildah keeps its layers on a mount by overlayfs, a storage daemon killed meanwhile",
+            containers,
         ),
     ];
     for (name, test) in tests {
@@ -196,4 +202,51 @@ fn samba(bench: &Bench, rig: &Rig) -> Outcome {
     bench.run(Command::new("cmp").arg(&file).arg(share.join("meanwhile2")), SECONDS)?;
     server.kill();
     Ok(())
+}
+
+/// What `buildah` does with its storage on the mount, of which the variable `B` has the options.
+/// Programs run in the containers without namespaces of their own: those need rights that a
+/// container of the tests itself may lack.
+const LAYERS_BEGIN: &str = r#"
+    c=$($B from scratch) && m=$($B mount $c)
+    mkdir $m/bin $m/data && cp /bin/busybox $m/bin/ && ln -s busybox $m/bin/sh && cp file $m/data/old
+    seq -f "$m/data/f%04g" 500 | xargs touch
+    $B run --isolation chroot $c /bin/sh -c 'echo text > /data/written && mv /data/written /data/moved'
+    $B umount $c && $B commit -q $c first && $B rm $c
+"#;
+/// A layer above: removals are whiteouts, a renamed directory is copied, all of it survives.
+const LAYERS_GO_ON: &str = r#"
+    c=$($B from localhost/first) && m=$($B mount $c)
+    cmp file $m/data/old && test "$(cat $m/data/moved)" = text
+    rm $m/data/f00* && mv $m/data $m/renamed && cp file $m/renamed/new
+    $B run --isolation chroot $c /bin/sh -c 'echo more >> /renamed/moved'
+    $B umount $c && $B commit -q $c second && $B rm $c
+"#;
+const LAYERS_COMPARE: &str = r#"
+    c=$($B from localhost/second) && m=$($B mount $c)
+    cmp file $m/renamed/old && cmp file $m/renamed/new && test ! -e $m/data
+    test "$(cat $m/renamed/moved)" = "$(printf 'text\nmore')"
+    test "$(ls $m/renamed | grep -c ^f0)" = 401
+    $B umount $c && $B rm $c && $B rmi -a -f
+"#;
+
+fn containers(bench: &Bench, rig: &Rig) -> Outcome {
+    let (_, file) = fill(bench, rig, "containers")?;
+    let storage = rig.area(bench, "containers-storage")?;
+    let scratch = file.parent().expect("it lies in the scratch directory");
+    let layers = |script: &str| {
+        let options = format!(
+            "--root {} --runroot {}/run --storage-driver overlay",
+            storage.display(),
+            scratch.display()
+        );
+        let script = format!("set -ex; B='buildah {options}'; {script}");
+        bench.run(Command::new("bash").args(["-c", &script]).current_dir(scratch), SECONDS)
+    };
+    layers(LAYERS_BEGIN)?;
+    with_one_dead(bench, rig, || layers(LAYERS_GO_ON).map(drop))?;
+    layers(LAYERS_COMPARE)?;
+    // it mounts its directory of layers on itself
+    let unmount = format!("umount -l {}/overlay || true", storage.display());
+    bench.shell(scratch, &unmount, SECONDS).map(drop)
 }
