@@ -3,6 +3,7 @@
 use crate::error::OperatorError;
 use crate::{Cluster, output, volume as volumes_of};
 use clap::{Args, Subcommand};
+use client::ClientConfig;
 use messenger::address::HostPort;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -45,6 +46,13 @@ pub struct ServeArgs {
     /// ever
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     io_timeout: u64,
+    /// Most reads and writes of objects under way at once, 1 to 1000000; further ones wait [default:
+    /// 1024]
+    #[arg(long, value_name = "OPS")]
+    objecter_inflight_ops: Option<usize>,
+    /// Most bytes of them, 4194304 to 68719476736 [default: 104857600]
+    #[arg(long, value_name = "BYTES")]
+    objecter_inflight_op_bytes: Option<usize>,
 }
 
 /// What the command waits for.
@@ -66,7 +74,17 @@ pub fn run(cluster: &Cluster, command: NbdCommand) -> Result<(), OperatorError> 
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(VolumeError::local("cannot wait for signals"))?;
     let what = format!("nbd {}", args.name);
-    let volumes = volumes_of::connect(cluster, &what, Duration::from_secs(args.io_timeout))?;
+    let timeout = Duration::from_secs(args.io_timeout);
+    let volumes = volumes_of::connect(cluster, &what, |config| {
+        let ops = args.objecter_inflight_ops.unwrap_or(config.objecter_inflight_ops);
+        let bytes = args.objecter_inflight_op_bytes.unwrap_or(config.objecter_inflight_op_bytes);
+        ClientConfig {
+            timeout,
+            objecter_inflight_ops: ops,
+            objecter_inflight_op_bytes: bytes,
+            ..config
+        }
+    })?;
     let access = if args.read_only { Access::Read } else { Access::Write };
     let volume = volumes.open(&args.name, access, args.steal)?;
     let (sender, events) = mpsc::channel();

@@ -6,7 +6,6 @@ use crate::{Cluster, confirm, output, table};
 use clap::{Args, Subcommand};
 use client::ClientConfig;
 use std::path::PathBuf;
-use std::time::Duration;
 use volume::{Limits, Rate, VolumeInfo, VolumeName, Volumes, copy};
 
 /// What to do with volumes.
@@ -141,13 +140,17 @@ fn parse_limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A session of its own name; `timeout` is how long operations wait for the cluster, zero for ever.
-pub fn connect(cluster: &Cluster, what: &str, timeout: Duration) -> Result<Volumes, OperatorError> {
+/// A session of its own name, with the defaults as `change` changes them.
+pub fn connect(
+    cluster: &Cluster,
+    what: &str,
+    change: impl FnOnce(ClientConfig) -> ClientConfig,
+) -> Result<Volumes, OperatorError> {
     // A cluster that is not there is said at once.
     cluster.status()?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = format!("{what} {}:{}", host.trim_end(), std::process::id());
-    Ok(Volumes::connect(ClientConfig { timeout, ..ClientConfig::new(&cluster.monitor, name) })?)
+    Ok(Volumes::connect(change(ClientConfig::new(&cluster.monitor, name)))?)
 }
 
 /// Does it.
@@ -160,7 +163,8 @@ pub fn run(cluster: &Cluster, command: VolumeCommand) -> Result<(), OperatorErro
         VolumeCommand::Import { file, .. } => Some(Source::open(Some(file))?),
         _ => None,
     };
-    let volumes = connect(cluster, "command", cluster.timeout)?;
+    let volumes =
+        connect(cluster, "command", |config| ClientConfig { timeout: cluster.timeout, ..config })?;
     let done = carry_out(&volumes, command, source);
     done.and(volumes.close().map_err(OperatorError::from))
 }

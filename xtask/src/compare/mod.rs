@@ -6,8 +6,8 @@
 //!   turn.
 //! * [`load`], [`fio`], [`names`]: the loads. [`cpu`]: who used the CPU. * [`sample`], [`report`]:
 //!   medians, ratios, tables.
-//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings. [`locks`]: which
-//!   locks were waited for.
+//! * [`sweep`]: `cargo xtask sweep`, Trefoil beside itself with other settings; [`study`] a whole
+//!   paper's. [`locks`]: which locks were waited for.
 //! * [`journal`]: what was measured, on the disk at once. [`origin`]: machine, versions, commit.
 //!
 //! Contract: everything is below one directory of this process, and is gone at the end, after
@@ -25,6 +25,7 @@ mod names;
 mod origin;
 mod report;
 mod sample;
+mod study;
 mod sweep;
 mod system;
 mod targets;

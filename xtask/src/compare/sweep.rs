@@ -10,6 +10,7 @@ use super::load::Loads;
 use super::matrix::Matrix;
 use super::origin::Origin;
 use super::sample::TREFOIL;
+use super::study::{self, StudyArgs};
 use super::system::{Setting, Slow, System, Variant};
 use super::{Place, command_line, places, put, report_dir};
 use crate::error::{Context, Outcome, ensure, fail};
@@ -31,7 +32,7 @@ const SLOW_MS_MAX: u64 = 1_000;
 pub struct SweepArgs {
     /// KEY=VALUE[,VALUE...]: a key of `osd-daemon --help` with _ for -, or mount.OPTION of
     /// `fuse-client mount --help`; repeat it for more keys, of which one is changed at a time
-    #[arg(long, required = true, value_name = "KEY=VALUES")]
+    #[arg(long, required_unless_present = "study", value_name = "KEY=VALUES")]
     set: Vec<String>,
     /// KEY=VALUE that differs from the defaults in all of the clusters, that of the defaults too;
     /// repeat it for more
@@ -68,6 +69,8 @@ pub struct SweepArgs {
     /// Directory of the report, empty or missing [default: benches/runs/DATE-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    study: StudyArgs,
 }
 
 /// What is to be done, checked.
@@ -158,6 +161,10 @@ fn with_in_flight(cells: Vec<Cell>, counts: &[u32]) -> Outcome<Vec<Cell>> {
 /// # Errors
 /// When arguments make no sense, a cluster does not come up, or a cell failed; or on Ctrl-C.
 pub fn run(args: &SweepArgs, interrupt: &Interrupt) -> Outcome {
+    if args.study.study.is_some() {
+        let out = args.out.as_deref();
+        return study::run(&args.study, args.runs, args.seconds, out, interrupt);
+    }
     let plan = Plan::new(args)?;
     let bench = Bench::new(interrupt, false, crate::workspace::Profile::Release)?;
     let places = places(&bench);
@@ -216,6 +223,7 @@ mod tests {
             seconds: None,
             name: None,
             out: Some("missing".into()),
+            study: StudyArgs::default(),
         }
     }
 
