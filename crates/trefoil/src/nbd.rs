@@ -46,8 +46,8 @@ pub struct ServeArgs {
     /// ever
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     io_timeout: u64,
-    /// Most reads and writes of objects under way at once, 1 to 1000000; further ones wait [default:
-    /// 1024]
+    /// Most reads and writes of objects under way at once, 1 to 1000000; further ones wait
+    /// [default: 1024]
     #[arg(long, value_name = "OPS")]
     objecter_inflight_ops: Option<usize>,
     /// Most bytes of them, 4194304 to 68719476736 [default: 104857600]
