@@ -151,7 +151,7 @@ impl Backend for Cluster {
     async fn space(&self) -> Result<(u64, u64)> {
         match self.client.call_monitor(MonitorRequest::Status).await? {
             MonitorReply::Status(status) => {
-                Ok((status.stored_bytes + status.free_bytes, status.free_bytes))
+                Ok((status.stored_bytes.saturating_add(status.free_bytes), status.free_bytes))
             }
             other => Err(ClientError::Protocol(format!("{other:?} to a question for the status"))),
         }

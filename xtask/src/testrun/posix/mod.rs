@@ -242,32 +242,43 @@ fn report_wants(report: &Report, name: &str) -> bool {
     report.wants_test("posix", name)
 }
 
-/// The mount shows the raw space times k / (k + m), within 5%.
+/// The mount shows as free what the disks have free, times k / (k + m), and as used what the
+/// cluster stores; within 5% of what was so before or after, as others write to the disk.
 fn statfs_size(bench: &Bench, rig: &Rig) -> Outcome {
-    let raw = raw_space(&rig.cluster.status(&bench.interrupt)?);
-    let out = bench.shell(rig.mount(), "stat -f -c '%S %b' .", 10)?;
+    let layout = rig.cluster.layout();
+    let (k, shards) = (u64::from(layout.k), u64::from(layout.k + layout.m));
+    let told = || {
+        let status = rig.cluster.status(&bench.interrupt)?;
+        let stored = status["stored_bytes"].as_u64().unwrap_or(0);
+        Ok((raw_space(&status, "free_bytes") / shards * k, stored))
+    };
+    let before = told()?;
+    let out = bench.shell(rig.mount(), "stat -f -c '%S %b %f' .", 10)?;
+    let after = told()?;
     let numbers: Vec<u64> = out.stdout.split_whitespace().filter_map(|w| w.parse().ok()).collect();
-    let [unit, blocks] = numbers[..] else {
+    let [unit, blocks, free] = numbers[..] else {
         return fail(format!("strange output of stat: {}", out.stdout));
     };
-    let layout = rig.cluster.layout();
-    let expected = raw / u64::from(layout.k + layout.m) * u64::from(layout.k);
-    let shown = unit * blocks;
+    let is_near = |shown: u64, one: u64, other: u64| {
+        let (least, most) = (one.min(other), one.max(other));
+        (least - least / 20..=most + most / 20 + unit).contains(&shown)
+    };
+    let (used, free) = ((blocks - free) * unit, free * unit);
     ensure!(
-        shown.abs_diff(expected) <= expected / 20,
-        "the mount shows {shown} bytes; {raw} raw bytes at {}+{} are {expected}",
-        layout.k,
-        layout.m
+        is_near(free, before.0, after.0),
+        "the mount shows {free} bytes free; the disks have {before:?} and then {after:?}"
+    );
+    ensure!(
+        is_near(used, before.1, after.1),
+        "the mount shows {used} bytes used; the cluster stores {before:?} and then {after:?}"
     );
     Ok(())
 }
 
-/// Bytes of all disks; a file system that several storage daemons share counts once.
-fn raw_space(status: &serde_json::Value) -> u64 {
+/// A number of all disks; a file system that several storage daemons share counts once.
+fn raw_space(status: &serde_json::Value, of: &str) -> u64 {
     let osds = status["osds"].as_array().map_or(&[][..], Vec::as_slice);
-    let disks = osds
-        .iter()
-        .map(|o| ((o["host"].to_string(), o["disk"].as_u64()), o["total_bytes"].as_u64()));
+    let disks = osds.iter().map(|o| ((o["host"].to_string(), o["disk"].as_u64()), o[of].as_u64()));
     disks.collect::<BTreeMap<_, _>>().into_values().flatten().sum()
 }
 
