@@ -306,7 +306,8 @@ fn small_appends(bench: &Bench, rig: &Rig) -> Outcome {
 }
 
 /// Writes and syncs alternate until times follow (`mount.times_follow`), then the client dies with
-/// times untold, later with all told: no time goes back, and one that was told stays.
+/// times untold, unless the machine is so slow that they were told meanwhile, and later with all
+/// told: no time goes back, and one that was told stays.
 fn no_file_is_too_old(bench: &Bench, rig: &Rig) -> Outcome {
     let path = rig.area(bench, "age")?.join("log");
     let modified =
@@ -329,7 +330,7 @@ fn no_file_is_too_old(bench: &Bench, rig: &Rig) -> Outcome {
         drop(file);
         rig.cluster.start(MOUNT, &bench.interrupt)?;
         let after = modified()?;
-        let is_right = if tells { after == seen } else { after > seen };
+        let is_right = if tells { after == seen } else { after >= seen };
         ensure!(is_right, "modified {after:?}, before the client died {seen:?}, all told: {tells}");
     }
     Ok(())
