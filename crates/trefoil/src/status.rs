@@ -402,6 +402,7 @@ pub mod tests {
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
             stored_bytes: 5 << 30,
+            quorum: None,
         }
     }
 

@@ -207,6 +207,7 @@ mod tests {
             total_bytes: 100,
             free_bytes: 60,
             stored_bytes: 20,
+            quorum: None,
         }
     }
 
