@@ -29,6 +29,7 @@ pub use control::{ControlError, ControlPlane, Embedded};
 pub use delta::{Mismatch, StateDelta};
 pub use map::{ClusterMap, Osd, Pg, Pool, SessionState};
 pub use monitor::{
-    Action, CreateError, ExpectedOsd, Monitor, Observer, PoolSpec, Settings, create_cluster, decides,
+    Action, CreateError, ExpectedOsd, Monitor, Observer, PoolSpec, Settings, create_cluster,
+    decides,
 };
 pub use state::{MonitorState, PgState};

@@ -3,8 +3,8 @@
 //! Contract: the map itself is opaque here (`map: Vec<u8>`, encoded by the crate `cluster`).
 
 use crate::health::HealthCheck;
-use crate::quorum::QuorumStatus;
 use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardSet};
+use crate::quorum::QuorumStatus;
 use crate::scrub::ScrubReport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

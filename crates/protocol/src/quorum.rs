@@ -45,4 +45,6 @@ pub struct MonitorStatus {
     pub addr: SocketAddr,
     /// Does the one that tells hear of it?
     pub up: bool,
+    /// Does it decide? One that begins on a new disk does not until it has been told everything.
+    pub votes: bool,
 }

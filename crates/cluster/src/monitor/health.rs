@@ -115,6 +115,14 @@ impl Monitor {
             );
             found.add(HealthCode::MonDown, Health::Degraded, line);
         }
+        for (node, monitor) in quorum.monitors.iter().enumerate().filter(|(_, m)| m.up && !m.votes)
+        {
+            let line = format!(
+                "monitor.{node} at {} is being told everything, and does not vote yet",
+                monitor.addr
+            );
+            found.add(HealthCode::MonDown, Health::Degraded, line);
+        }
     }
 
     fn check_pgs(&self, pgs: &BTreeMap<PgCondition, u32>, found: &mut Found) {
@@ -312,7 +320,7 @@ fn check(code: HealthCode, severity: Health, mut lines: Vec<String>) -> HealthCh
     let of_osds = |what: &str| format!("{count} OSDs {what}");
     let summary = match code {
         HealthCode::MonDown if severity == Health::Down => "no monitor leads".to_owned(),
-        HealthCode::MonDown => format!("{count} monitors are down"),
+        HealthCode::MonDown => format!("{count} monitors take no part"),
         HealthCode::OsdDown => of_osds("are down"),
         HealthCode::OsdFull => of_osds("are full, writers get ENOSPC"),
         HealthCode::OsdBackfillFull => of_osds("are too full for backfill"),

@@ -110,13 +110,7 @@ impl Leading {
     }
 
     /// The log has settled this.
-    pub fn settled(
-        &mut self,
-        ticket: Ticket,
-        desk: &mut Desk,
-        identity: &Identity,
-        now: Duration,
-    ) {
+    pub fn settled(&mut self, ticket: Ticket, desk: &mut Desk, identity: &Identity, now: Duration) {
         if let Some(batch) = self.batch.take_if(|batch| batch.ticket == Some(ticket)) {
             self.end(batch.answers, desk, identity, now);
         }
@@ -134,8 +128,7 @@ impl Leading {
 
 /// Proposes what was changed, or asks whether this one still leads. `None`: to be asked again.
 fn ask(monitor: &Monitor, replica: &mut Replica, is_ahead: bool, now: Duration) -> Option<Ticket> {
-    let asked =
-        if is_ahead { replica.propose(monitor.state()) } else { replica.confirm(now) };
+    let asked = if is_ahead { replica.propose(monitor.state()) } else { replica.confirm(now) };
     match asked {
         Ok(ticket) => Some(ticket),
         Err(AskError::NotLeader { .. } | AskError::Busy) => None,

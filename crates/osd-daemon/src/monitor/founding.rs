@@ -113,7 +113,11 @@ impl Founding {
             // none: it had a log, and does not know in which cluster
             *slot = hello.nonce;
         }
-        self.nonces.iter().copied().collect::<Option<Vec<_>>>().map_or(Verdict::Wait, Verdict::Begin)
+        self.nonces
+            .iter()
+            .copied()
+            .collect::<Option<Vec<_>>>()
+            .map_or(Verdict::Wait, Verdict::Begin)
     }
 }
 

@@ -18,7 +18,7 @@ use super::inbox::{Event, Inbox};
 use super::peers::{self, Peers};
 use super::replica::{Happened, Replica, cluster_of};
 use cluster::{ControlError, Embedded, ExpectedOsd, Observer, PoolSpec};
-use consensus::{NodeId, Outcome, Role, Ticket};
+use consensus::{NodeId, Outcome, ReplicaId, Role, Ticket};
 use messenger::{Connection, LateCluster, ReplyTo, Worker};
 use protocol::monitor::{Health, MonitorReply, MonitorRequest};
 use protocol::quorum::{MonitorHello, MonitorStatus, QuorumStatus};
@@ -183,7 +183,7 @@ impl Member {
                 self.peers.ungreeted(node, lane, connection);
             }
             Event::Frame { node, frame } => {
-                self.peers.heard(node, now);
+                self.peers.heard(node, frame.from, now);
                 if let Some(replica) = &mut self.replica {
                     replica.step(node, &frame, now);
                 }
@@ -272,12 +272,28 @@ impl Member {
     fn quorum(&self, now: Duration) -> QuorumStatus {
         let (own, leads) = (self.identity.node, matches!(self.part, Part::Leads(_)));
         let other = self.replica.as_ref().and_then(Replica::leader);
-        let monitor = |(node, addr): (u16, &SocketAddr)| {
-            let must_speak = leads || other == Some(NodeId(node));
-            MonitorStatus { addr: *addr, up: self.peers.is_up(NodeId(node), must_speak, now) }
+        let status = self.replica.as_ref().map(Replica::status);
+        let voters = status.as_ref().map(|status| &status.voters);
+        let monitor = |(place, addr): (u16, &SocketAddr)| {
+            let node = NodeId(place);
+            let must_speak = leads || other == Some(node);
+            let speaks_as = match &self.replica {
+                Some(replica) if node == own => Some(replica.id()),
+                _ => self.peers.speaks_as(node, now),
+            };
+            MonitorStatus {
+                addr: *addr,
+                up: self.peers.is_up(node, must_speak, now),
+                votes: voters.is_some_and(|voters| {
+                    let of_node = |id: &ReplicaId| id.node() == node;
+                    speaks_as
+                        .or(voters.voters.iter().copied().find(of_node))
+                        .is_some_and(|id| voters.is_voter(id))
+                }),
+            }
         };
         QuorumStatus {
-            term: self.replica.as_ref().map_or(0, |replica| replica.status().term),
+            term: status.as_ref().map_or(0, |status| status.term),
             leader: if leads { Some(own.0) } else { other.map(|node| node.0) },
             told_by: own.0,
             monitors: (0..).zip(&self.identity.addrs).map(monitor).collect(),
@@ -529,7 +545,10 @@ impl Identity {
     }
 
     /// Where all monitors listen is told with each map.
-    pub fn with_monitors(&self, update: protocol::monitor::MapUpdate) -> protocol::monitor::MapUpdate {
+    pub fn with_monitors(
+        &self,
+        update: protocol::monitor::MapUpdate,
+    ) -> protocol::monitor::MapUpdate {
         protocol::monitor::MapUpdate { monitors: self.addrs.clone(), ..update }
     }
 

@@ -12,7 +12,7 @@
 
 use super::inbox::{Event, Inbox};
 use bytes::Bytes;
-use consensus::{Frame, NodeId};
+use consensus::{Frame, NodeId, ReplicaId};
 use messenger::{
     CloseReason, ConnState, ConnectConfig, Connection, LateCluster, Message, ReplyTo, Service,
     SessionConfig, StateEvent, TrafficClass, Worker,
@@ -61,7 +61,8 @@ struct Peer {
     addr: SocketAddr,
     dialed: BTreeMap<Lane, Dialed>,
     accepted: Vec<(Lane, Connection)>,
-    heard: Option<Duration>,
+    /// When a frame last came, and of which of its replicas.
+    heard: Option<(Duration, ReplicaId)>,
 }
 
 struct Dialed {
@@ -150,10 +151,16 @@ impl Peers {
     }
 
     /// A frame came from it.
-    pub fn heard(&mut self, node: NodeId, now: Duration) {
+    pub fn heard(&mut self, node: NodeId, replica: ReplicaId, now: Duration) {
         if let Some(peer) = self.nodes.get_mut(&node) {
-            peer.heard = Some(now);
+            peer.heard = Some((now, replica));
         }
+    }
+
+    /// As which replica it speaks; `None`: it does not.
+    pub fn speaks_as(&self, node: NodeId, now: Duration) -> Option<ReplicaId> {
+        let heard = self.nodes.get(&node)?.heard.filter(|(at, _)| now <= *at + HEARD_MAX);
+        heard.map(|(_, replica)| replica)
     }
 
     /// Sends a frame, if that is possible now.
@@ -176,7 +183,7 @@ impl Peers {
     /// and know of the rest whether a connection is up.
     pub fn is_up(&self, node: NodeId, must_speak: bool, now: Duration) -> bool {
         let Some(peer) = self.nodes.get(&node) else { return node == self.node };
-        let spoke = peer.heard.is_some_and(|at| now <= at + HEARD_MAX);
+        let spoke = peer.heard.is_some_and(|(at, _)| now <= at + HEARD_MAX);
         let is_connected = || peer.dialed.values().any(|dialed| dialed.connection.is_up());
         spoke || (!must_speak && is_connected())
     }
@@ -214,9 +221,9 @@ fn dial(
     let mut to = ConnectConfig::new(addr, cluster.clone(), name);
     to.session = session();
     let inbox = Arc::clone(inbox);
-    worker
-        .handle()
-        .connect(worker.index(), to, move |_| Rc::new(FromPeer { node, lane, inbox: inbox.clone() }))
+    worker.handle().connect(worker.index(), to, move |_| {
+        Rc::new(FromPeer { node, lane, inbox: inbox.clone() })
+    })
 }
 
 /// Says who this is; the answer arrives in the inbox.

@@ -69,6 +69,7 @@ pub(super) enum Happened {
 #[derive(Debug)]
 pub(super) struct Replica {
     dir: PathBuf,
+    id: ReplicaId,
     host: Host,
     /// Absent while something is written.
     store: Option<LogStore>,
@@ -137,12 +138,17 @@ impl Replica {
         let host = Host::open(config, vec![recovered.swap_remove(0)], now).map_err(failed)?;
         let (dir, store) = (dir.to_path_buf(), Some(store));
         let (unkept, change_bytes, wants_snapshot) = (Vec::new(), 0, false);
-        Ok(Self { dir, host, store, unkept, group, change_bytes, wants_snapshot })
+        Ok(Self { dir, id: replica, host, store, unkept, group, change_bytes, wants_snapshot })
     }
 
     /// Where it lies.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Which replica it is.
+    pub fn id(&self) -> ReplicaId {
+        self.id
     }
 
     /// The committed state; none before the cluster is made.

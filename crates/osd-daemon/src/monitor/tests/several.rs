@@ -221,9 +221,9 @@ fn what_was_not_committed_is_told_to_nobody() {
     assert_eq!(session.get(), before.last_session.get() + 1);
     three.start(leader);
     wait_until("the deposed one has what was committed", || {
-        three.try_status(leader).is_some_and(|status| {
-            status.clients == [(session, "another".to_owned())]
-        })
+        three
+            .try_status(leader)
+            .is_some_and(|status| status.clients == [(session, "another".to_owned())])
     });
     assert_eq!(three.peer(leader).map().epoch, three.peer(next).map().epoch);
 }
@@ -241,9 +241,12 @@ fn a_lost_disk_is_replaced_by_a_new_replica() {
         three.try_status(lost).is_some_and(|status| status.clients.len() == 1)
     });
     // it takes part: without it there would be no majority
-    let voters = || three.try_status(lost).and_then(|status| status.quorum);
-    wait_until("it knows who leads", || voters().is_some_and(|q| q.leader.is_some()));
-    std::thread::sleep(Duration::from_secs(1));
+    wait_until("it votes, and both others know", || {
+        (0..3).all(|node| {
+            let quorum = three.try_status(node).and_then(|status| status.quorum);
+            quorum.is_some_and(|quorum| quorum.monitors.iter().all(|m| m.up && m.votes))
+        })
+    });
     three.kill(other);
     assert!(matches!(three.renew(session), MonitorReply::Done(_)));
     three.kill(lost);
