@@ -140,7 +140,8 @@ struct Change {
 
 impl Monitor {
     /// A monitor that goes on from a saved (or newly created) state. Makes a new epoch if a PG was
-    /// not active, as the answers that it had are forgotten.
+    /// not active, as the answers that it had are forgotten. Rule: LeadTtl - every session has its
+    /// whole time from now on: whoever renewed it before did so earlier.
     pub fn start(state: MonitorState, settings: Settings, now: Duration) -> Self {
         let (up, down): (Vec<_>, Vec<_>) = state.map.osds.iter().partition(|(_, osd)| osd.up);
         let live = Liveness {

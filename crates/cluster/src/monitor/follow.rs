@@ -2,8 +2,8 @@
 //!
 //! Contract: pure. An [`Observer`] has the state as it is committed, and what it heard of OSDs
 //! itself, for they report to all monitors. It decides nothing. It becomes a [`Monitor`] as after a
-//! restart: every session has its full time again, from now on; an OSD that was heard keeps the
-//! moment, but for half of the grace at most, one that was not has the full grace.
+//! restart. Rule: LeadTtl - every session has its full time again, from now on. An OSD that was
+//! heard keeps the moment, but for half of the grace at most; one that was not has the full grace.
 
 use super::{Liveness, Monitor, Settings};
 use crate::map::ClusterMap;
