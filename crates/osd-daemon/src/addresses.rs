@@ -4,7 +4,7 @@
 //! with several addresses none of which answers, may come up a little later, as after a power cut:
 //! both are tried again for [`WAIT_MAX`].
 
-use crate::config::{Config, MDS_PORT, OSD_PORT, OsdPlace, Role};
+use crate::config::{Config, MDS_PORT, Monitors, OSD_PORT, OsdPlace, Role};
 use messenger::address::{HostPort, first_that_listens};
 use protocol::MONITOR_PORT;
 use std::net::SocketAddr;
@@ -33,6 +33,8 @@ pub struct Addresses {
     pub monitor: SocketAddr,
     /// Where it listens, if it runs here.
     pub monitor_listen: SocketAddr,
+    /// Where all monitors are reached, and which one runs here, if they are several and one does.
+    pub quorum: Option<(Vec<SocketAddr>, u16)>,
     /// Where the metadata service listens, if it runs here.
     pub mds_listen: SocketAddr,
     /// Where others reach it, if that is another address.
@@ -66,6 +68,13 @@ pub fn find(config: &Config, cancel: &AtomicBool) -> Result<Addresses, AddressEr
         Some(unused) => unused,
         None => lookup.told("monitor_listen", &config.monitor_listen, monitor.port())?,
     };
+    let quorum = match &config.monitors {
+        Some(Monitors { list, own: Some(own) }) => {
+            let found = list.iter().map(|address| lookup.told("monitors", address, MONITOR_PORT));
+            Some((found.collect::<Result<Vec<_>, AddressError>>()?, *own))
+        }
+        _ => None,
+    };
     let nowhere = SocketAddr::from(([127, 0, 0, 1], MDS_PORT));
     let mds_listen = match unless(Role::Mds, nowhere) {
         Some(unused) => unused,
@@ -85,7 +94,7 @@ pub fn find(config: &Config, cancel: &AtomicBool) -> Result<Addresses, AddressEr
         })
     };
     let osds = config.osds.iter().map(osd).collect::<Result<_, AddressError>>()?;
-    Ok(Addresses { monitor, monitor_listen, mds_listen, mds_advertise, osds })
+    Ok(Addresses { monitor, monitor_listen, quorum, mds_listen, mds_advertise, osds })
 }
 
 /// What others are told who listens at `taken`: that, or what was configured, with its port.

@@ -171,7 +171,11 @@ impl Running {
         if wants(Role::Monitor) {
             let runtime = Runtime::start(runtime_config(config, "monitor"))?;
             let monitor = monitor::start(
-                MonitorConfig { live: live(), ..monitor_config(config, found.monitor_listen) },
+                MonitorConfig {
+                    live: live(),
+                    quorum: found.quorum.clone(),
+                    ..monitor_config(config, found.monitor_listen)
+                },
                 &runtime.handle(),
             )?;
             if monitor_addr.port() == 0 {
