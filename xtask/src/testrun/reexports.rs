@@ -1,5 +1,5 @@
-//! A mount that is served on by others, NFS-Ganesha and Samba, or is the storage of containers, each
-//! with a storage daemon killed in the middle.
+//! A mount that is served on by others, NFS-Ganesha and Samba, or is the storage of containers,
+//! each with a storage daemon killed in the middle.
 //!
 //! The clients are programs of others as well: `nfs-ls` and `nfs-cat` of libnfs (whose `nfs-cp`
 //! cannot write by NFSv4, on a local file system neither), and `smbclient`.

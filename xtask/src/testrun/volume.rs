@@ -1,6 +1,8 @@
 //! Volumes for virtual machines: the commands, and the NBD server under programs of others:
 //! libnbd's, qemu's, fio's, e2fsprogs'. What no such program does is in `volume.py`.
 
+mod guest;
+
 use super::Bench;
 use super::report::Report;
 use super::rig::{Background, Rig, RigTest, background, mount_points};
@@ -38,7 +40,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report
         .case("volume", "the programs are there", || setup::install(&PROGRAMS, &bench.interrupt))?;
     let Some(rig) = Rig::start("volume", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [RigTest; 10] = [
+    let tests: [RigTest; 11] = [
         ("create, ls, info, resize, rm, and what they refuse", commands),
         (
             "import and export, from files and pipes, sparse both ways, and half of one leaves nothing",
@@ -60,6 +62,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             degraded,
         ),
         ("servers are killed under writers: all that was answered is there", kills),
+        (
+            "a guest boots from a volume, writes while a storage daemon is killed, and boots again",
+            guest::boots,
+        ),
     ];
     let _ = std::fs::create_dir_all(sockets());
     for (name, test) in tests {
