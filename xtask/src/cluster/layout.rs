@@ -199,12 +199,9 @@ impl Layout {
         monitors.into_iter().chain(osds).chain(std::iter::once("mds".into())).collect()
     }
 
-    /// Where the monitors are reached, as it is given to commands.
+    /// Where a monitor is reached, as it is given to commands. They learn of the others there.
     pub fn monitor_list(&self) -> String {
-        if self.monitors.is_empty() {
-            return self.monitor.to_string();
-        }
-        self.monitors.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        self.monitor.to_string()
     }
 
     /// Its network, if it has one of its own.

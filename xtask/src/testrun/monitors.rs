@@ -218,8 +218,9 @@ fn under_writers(bench: &Bench, rig: &Rig) -> Outcome {
         if round % 3 == 0 {
             cluster.kill("osd-1")?;
             wait_for(bench, "osd.1 is down", || {
-                let status = cluster.status(&bench.interrupt).ok()?;
-                (status["osds"][1]["up"] == false).then_some(())
+                let mut told =
+                    without(first).into_iter().filter_map(|n| status_of(bench, cluster, n));
+                told.all(|status| status["osds"][1]["up"] == false).then_some(())
             })
             .doing(context)?;
             cluster.start("osd-1", &bench.interrupt).doing(context)?;

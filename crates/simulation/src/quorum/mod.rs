@@ -202,8 +202,7 @@ impl Walk {
         let mut world = World::new(random.u64(..), count, rules);
         if seed % SESSION_WALKS.0 == SESSION_WALKS.1 {
             // a clock that jumps ahead ends sessions early: promises.md says so
-            faults.retain(|fault| *fault != Fault::Jump);
-            faults.push(Fault::Cut);
+            faults = vec![Fault::Kill, Fault::Cut, Fault::Stop];
             world.sessions = Some(Sessions::new(seed));
         }
         Self { world, faults, next_jump: Duration::ZERO, lost: None, is_quick }
@@ -263,6 +262,8 @@ impl Walk {
                 self.world.collect(node)
             }
             958..975 => self.mend(),
+            // for a session to live there has to be a leader, mostly
+            _ if self.world.sessions.is_some() && self.world.random.u8(0..5) > 0 => self.mend(),
             _ => {
                 let fault = self.faults[self.world.random.usize(0..self.faults.len())];
                 self.fault(fault)
