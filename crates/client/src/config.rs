@@ -58,7 +58,8 @@ impl FromStr for ReadPolicy {
 /// How a client behaves. Make one with [`ClientConfig::new`] and change what differs.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Where the monitor listens: `HOST` or `HOST:PORT`, see [`messenger::address`].
+    /// Where the monitors listen: `HOST` or `HOST:PORT`, several with commas between them, see
+    /// [`messenger::address`]. One is enough: it tells of the others.
     pub monitor: String,
     /// The cluster that it must be; zero takes any. Default zero.
     pub cluster: ClusterId,

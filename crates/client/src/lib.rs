@@ -2,6 +2,7 @@
 //! API.
 //!
 //! * [`config`]: settings. [`error`]: why an operation failed, and its errno.
+//! * [`monitors`]: the addresses of the monitors, and the connection to the one that leads.
 //! * [`session`]: [`Client`], one session with a cluster: the map, calls to the monitor and the
 //!   metadata service.
 //! * [`objecter`]: [`LocalIo`], a worker's share of the client: reading and writing the data of
@@ -18,6 +19,7 @@ pub mod config;
 pub mod data_worker;
 pub mod error;
 pub mod fs;
+pub mod monitors;
 pub mod objecter;
 pub mod session;
 

@@ -28,5 +28,8 @@ pub mod state;
 pub use control::{ControlError, ControlPlane, Embedded};
 pub use delta::{Mismatch, StateDelta};
 pub use map::{ClusterMap, Osd, Pg, Pool, SessionState};
-pub use monitor::{Action, CreateError, ExpectedOsd, Monitor, PoolSpec, Settings, create_cluster};
+pub use monitor::{
+    Action, CreateError, ExpectedOsd, Monitor, Observer, PoolSpec, Settings, create_cluster,
+    decides,
+};
 pub use state::{MonitorState, PgState};

@@ -19,6 +19,7 @@
 
 mod create;
 mod events;
+mod follow;
 mod health;
 mod pg;
 mod progress;
@@ -31,6 +32,7 @@ mod tests;
 
 pub use create::{CreateError, ExpectedOsd, PoolSpec, create_cluster};
 pub use events::EVENTS_MAX;
+pub use follow::{Observer, decides};
 pub use resolve::Action;
 
 use crate::map::{ClusterMap, SessionState};
@@ -40,6 +42,7 @@ use progress::Progress;
 use protocol::monitor::{
     Health, MapUpdate, MdsReport, MonitorReply, MonitorRequest, OsdReport, ResolveReply,
 };
+use protocol::quorum::QuorumStatus;
 use protocol::{Epoch, OsdId, PgId, Rule, Rules, SessionId, ShardIndex, ShardSet};
 use resolve::Resolver;
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,6 +128,8 @@ struct Liveness {
     mds: Option<(Duration, MdsReport)>,
     /// When the metadata service was last heard, or when the monitor started, if the map has one.
     mds_heard: Option<Duration>,
+    /// The monitors, if there are several; whoever drives it knows.
+    quorum: Option<QuorumStatus>,
 }
 
 #[derive(Debug, Default)]
@@ -135,7 +140,8 @@ struct Change {
 
 impl Monitor {
     /// A monitor that goes on from a saved (or newly created) state. Makes a new epoch if a PG was
-    /// not active, as the answers that it had are forgotten.
+    /// not active, as the answers that it had are forgotten. Rule: LeadTtl - every session has its
+    /// whole time from now on: whoever renewed it before did so earlier.
     pub fn start(state: MonitorState, settings: Settings, now: Duration) -> Self {
         let (up, down): (Vec<_>, Vec<_>) = state.map.osds.iter().partition(|(_, osd)| osd.up);
         let live = Liveness {

@@ -5,8 +5,11 @@
 //! default. An unknown key is an error that names the nearest known one. Nothing here opens
 //! anything but the file.
 
+mod monitors;
 pub mod page;
 mod throttles;
+
+pub use monitors::Monitors;
 
 use crate::osd::StoreConfig;
 use clap::{Args, ValueEnum};
@@ -93,6 +96,14 @@ settings! {
     monitor_addr: HostPort, "TREFOIL_MONITOR_ADDR";
     /// Where the monitor listens; 0.0.0.0 for every address of this machine [default: monitor_addr]
     monitor_listen: HostPort, "TREFOIL_MONITOR_LISTEN";
+    /// Where each of three or five monitors is reached, in the same order for all of them, as
+    /// monitor_addr is given; with commas between them, or a list in the file [default: there is
+    /// one monitor, at monitor_addr]
+    #[arg(value_delimiter = ',', num_args = 1)]
+    monitors: Vec<HostPort>, "TREFOIL_MONITORS";
+    /// Which of monitors this process runs, counted from 0 [default: the one that monitor_listen or
+    /// monitor_addr names]
+    monitor_id: u16, "TREFOIL_MONITOR_ID";
     /// Where the metadata service listens; 0.0.0.0 needs mds_advertise [default: 127.0.0.1:7401]
     mds_listen: HostPort, "TREFOIL_MDS_LISTEN";
     /// Where others reach the metadata service; without a port, that of mds_listen [default:
@@ -310,6 +321,8 @@ pub struct Config {
     pub monitor_addr: HostPort,
     /// Where the monitor listens.
     pub monitor_listen: HostPort,
+    /// All monitors, if there are several.
+    pub monitors: Option<Monitors>,
     /// Where the metadata service listens.
     pub mds_listen: HostPort,
     /// Where it is reached, if that is not where it listens.
@@ -470,10 +483,18 @@ impl Config {
     /// [`ConfigError::Value`] for the first value out of its range.
     pub fn new(s: Settings) -> Result<Config, ConfigError> {
         let settings = s.clone();
-        let monitor_addr = s.monitor_addr.clone().unwrap_or_else(|| loopback(MONITOR_PORT));
         let mds_listen = s.mds_listen.clone().unwrap_or_else(|| loopback(MDS_PORT));
         let roles = s.roles.clone().filter(|r| !r.is_empty());
         let roles = roles.unwrap_or_else(|| vec![Role::Monitor, Role::Mds, Role::Osd]);
+        let monitors = monitors::of(&s, &roles)?;
+        let own = monitors.as_ref().map(|all| &all.list[usize::from(all.own.unwrap_or(0))]);
+        // of several, its own is told to nobody but through the list
+        let monitor_addr = match (own, monitors.as_ref().and_then(|all| all.own)) {
+            (Some(own), Some(_)) => own.clone(),
+            (own, _) => {
+                (s.monitor_addr.clone().or(own.cloned())).unwrap_or_else(|| loopback(MONITOR_PORT))
+            }
+        };
         reachable(
             "monitor_addr",
             &monitor_addr,
@@ -526,6 +547,7 @@ impl Config {
             roles,
             monitor_listen: s.monitor_listen.unwrap_or_else(|| monitor_addr.clone()),
             monitor_addr,
+            monitors,
             mds_listen,
             mds_advertise: s.mds_advertise,
             osds,

@@ -42,6 +42,10 @@ health_codes! {
     /// PGs that serve nothing now.
     PgAvailability = "PG_AVAILABILITY":
         "start the OSDs that are down; nothing is lost while their disks are there",
+    /// Monitors that take no part, or none that leads.
+    MonDown = "MON_DOWN":
+        "see whether their processes run (osd-daemon with the role monitor), what they log, and whether the monitors \
+         reach each other; with less than half of them nothing decides",
     /// PGs with fewer shards than they should have.
     PgDegraded = "PG_DEGRADED":
         "start the OSDs that are down, or replace their disks; `trefoil status` shows what is being rebuilt",

@@ -76,6 +76,13 @@ kinds! {
     Resolve = 0x33,
     /// OSD to monitor: postcard [`crate::monitor::ResolveReply`].
     ResolveReply = 0x34,
+    /// Monitor to monitor, call: postcard [`crate::quorum::MonitorHello`]; answered by
+    /// [`Kind::MonitorHelloReply`]. Frames for whoever says it go over the same connection.
+    MonitorHello = 0x35,
+    /// Monitor to monitor: postcard [`crate::quorum::MonitorHello`], of the one that was called.
+    MonitorHelloReply = 0x36,
+    /// Monitor to monitor, one-way: empty front, and a frame of the crate `consensus` as data.
+    Consensus = 0x37,
     /// Client to metadata service, call: postcard [`crate::namespace::Request`].
     Namespace = 0x40,
     /// Metadata service to client: postcard [`crate::namespace::Reply`].
@@ -130,6 +137,6 @@ mod tests {
         let known = (0..=u16::MAX)
             .filter_map(Kind::from_u16)
             .inspect(|k| assert_eq!(Kind::from_u16(k.to_u16()), Some(*k)));
-        assert_eq!(known.count(), 39);
+        assert_eq!(known.count(), 42);
     }
 }

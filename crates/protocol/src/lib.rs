@@ -25,6 +25,7 @@ pub mod kind;
 pub mod lock;
 pub mod monitor;
 pub mod namespace;
+pub mod quorum;
 pub mod recovery;
 pub mod rules;
 pub mod scrub;

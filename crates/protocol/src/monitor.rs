@@ -4,6 +4,7 @@
 
 use crate::health::HealthCheck;
 use crate::ids::{ClusterId, Epoch, OsdId, PgId, PoolId, Profile, Seq, SessionId, ShardSet};
+use crate::quorum::QuorumStatus;
 use crate::scrub::ScrubReport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -456,6 +457,8 @@ pub struct ClusterStatus {
     pub free_bytes: u64,
     /// User bytes that the cluster stores: what its fragments take, without parity.
     pub stored_bytes: u64,
+    /// The monitors, as the one that answers sees them; `None`: it is the only one.
+    pub quorum: Option<QuorumStatus>,
 }
 
 impl ClusterStatus {

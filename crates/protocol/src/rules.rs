@@ -190,6 +190,8 @@ rules! {
     HardSync,
     /// A log is cut only behind a snapshot that is synced under its name.
     SnapOrder,
+    /// A monitor that begins to lead gives every live session its whole time from then on.
+    LeadTtl,
 }
 
 impl Rule {

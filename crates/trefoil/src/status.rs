@@ -29,6 +29,9 @@
 //!   "clients": [{"session": 1, "name": "...", "kind": "client" or "daemon"}],
 //!   "mds": "127.0.0.1:7401",        null if none has ever started
 //!   "mds_silent_s": null,           for how long it has been silent, if that is too long
+//!   "quorum": {"leader": 0 or null, "term": 7,     null in a cluster of one monitor
+//!              "told_by": 1,      the monitor that says all of this; what a follower says may be a moment old
+//!              "monitors": [{"id": 0, "addr": "127.0.0.1:7400", "up": true, "votes": true}]},
 //!   "total_bytes": 1, "free_bytes": 1,
 //!   "stored_bytes": 1               what the cluster stores, without parity
 //! }
@@ -39,6 +42,7 @@ use protocol::health::HealthCheck;
 use protocol::monitor::{
     ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus,
 };
+use protocol::quorum::{MonitorStatus, QuorumStatus};
 use protocol::scrub::{ScrubFinding, ScrubReport, ScrubTotals};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -68,6 +72,7 @@ struct StatusJson<'a> {
     clients: Vec<ClientJson<'a>>,
     mds: Option<String>,
     mds_silent_s: Option<u64>,
+    quorum: Option<QuorumJson>,
     total_bytes: u64,
     free_bytes: u64,
     stored_bytes: u64,
@@ -86,6 +91,22 @@ struct CheckJson<'a> {
     summary: &'a str,
     detail: &'a [String],
     since_s: u64,
+}
+
+#[derive(Serialize)]
+struct QuorumJson {
+    leader: Option<u16>,
+    term: u64,
+    told_by: u16,
+    monitors: Vec<MonitorJson>,
+}
+
+#[derive(Serialize)]
+struct MonitorJson {
+    id: usize,
+    addr: String,
+    up: bool,
+    votes: bool,
 }
 
 #[derive(Serialize)]
@@ -205,11 +226,27 @@ pub fn to_json(status: &ClusterStatus) -> String {
         clients: status.clients.iter().map(client).collect(),
         mds: status.mds.map(|addr| addr.to_string()),
         mds_silent_s: status.mds_silent_secs,
+        quorum: status.quorum.as_ref().map(quorum),
         total_bytes: status.total_bytes,
         free_bytes: status.free_bytes,
         stored_bytes: status.stored_bytes,
     };
     serde_json::to_string_pretty(&json).expect("plain structs with string keys are always JSON")
+}
+
+fn quorum(quorum: &QuorumStatus) -> QuorumJson {
+    let monitor = |(id, monitor): (usize, &MonitorStatus)| MonitorJson {
+        id,
+        addr: monitor.addr.to_string(),
+        up: monitor.up,
+        votes: monitor.votes,
+    };
+    QuorumJson {
+        leader: quorum.leader,
+        term: quorum.term,
+        told_by: quorum.told_by,
+        monitors: quorum.monitors.iter().enumerate().map(monitor).collect(),
+    }
 }
 
 /// The health alone as pretty-printed JSON, as in the status.
@@ -402,6 +439,16 @@ pub mod tests {
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
             stored_bytes: 5 << 30,
+            quorum: Some(QuorumStatus {
+                term: 7,
+                leader: Some(1),
+                told_by: 0,
+                monitors: vec![MonitorStatus {
+                    addr: ([127, 0, 0, 1], 7400).into(),
+                    up: true,
+                    votes: true,
+                }],
+            }),
         }
     }
 

@@ -5,6 +5,7 @@ use protocol::health::HealthCheck;
 use protocol::monitor::{
     ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition, PoolStatus, RecoveryStatus,
 };
+use protocol::quorum::QuorumStatus;
 use std::fmt::Write;
 
 /// Everything.
@@ -19,6 +20,9 @@ pub fn status(status: &ClusterStatus) -> String {
     row("health", health(status.health).into());
     for check in &status.checks {
         row("", format!("{}: {}", check.code, check.summary));
+    }
+    if let Some(quorum) = &status.quorum {
+        row("monitors", monitors(quorum));
     }
     row("osds", format!("{}: {up} up, {inside} in", status.osds.len()));
     row("mds", mds(status));
@@ -71,6 +75,22 @@ pub fn health_report(status: &ClusterStatus, detail: bool) -> String {
 /// What a check does to the health: nothing, for one that is only to be known.
 fn severity_word(severity: Health) -> &'static str {
     if severity == Health::Ok { "to know" } else { health(severity) }
+}
+
+/// "3: 2 up, monitor.0 leads in term 7, told by monitor.1, which follows".
+fn monitors(quorum: &QuorumStatus) -> String {
+    let QuorumStatus { term, leader, told_by, monitors } = quorum;
+    let up = monitors.iter().filter(|monitor| monitor.up).count();
+    let leads = leader.map_or_else(
+        || "none leads".to_owned(),
+        |leader| format!("monitor.{leader} leads in term {term}"),
+    );
+    let told = if *leader == Some(*told_by) {
+        String::new()
+    } else {
+        format!(", told by monitor.{told_by}, which does not lead")
+    };
+    format!("{}: {up} up, {leads}{told}", monitors.len())
 }
 
 /// "127.0.0.1:7401, silent for 40 s".

@@ -23,6 +23,8 @@ pub struct Spec {
     pub dir: PathBuf,
     /// Number of storage daemons.
     pub osds: u32,
+    /// Number of monitors: 1, or 3 or 5, each a process.
+    pub monitors: u16,
     /// Data shards of the first pool.
     pub k: u8,
     /// Parity shards of the first pool.
@@ -53,6 +55,7 @@ impl Spec {
         Spec {
             dir,
             osds: 3,
+            monitors: 1,
             k: 2,
             m: 1,
             mount: None,
@@ -68,8 +71,11 @@ impl Spec {
 /// A cluster as it was laid out; see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Where the monitor listens.
+    /// Where the monitor listens; the first, if there are several.
     pub monitor: SocketAddr,
+    /// Where all of several monitors listen.
+    #[serde(default)]
+    pub monitors: Vec<SocketAddr>,
     /// Where the metadata service listens.
     pub mds: SocketAddr,
     /// Where the storage daemons listen, by id.
@@ -122,15 +128,26 @@ impl Layout {
             spec.m
         );
         ensure!(spec.osds <= 100, "--osds {}: at most 100 on one machine", spec.osds);
+        ensure!(spec.monitors % 2 == 1 && spec.monitors <= 5, "monitors: 1, 3 or 5");
+        let more = usize::from(spec.monitors - 1);
+        ensure!(
+            more == 0 || (spec.net.is_none() && !spec.one_process),
+            "several monitors are processes on the loopback device"
+        );
         let mut ports = match spec.net {
             Some(_) => (0..spec.osds as u8 + 2)
                 .map(|place| SocketAddr::from((netns::address(place), NET_PORT)))
                 .collect(),
-            None => free_ports(spec.osds as usize + 2, &spec.ports)?,
+            None => free_ports(spec.osds as usize + 2 + more, &spec.ports)?,
         };
-        let osds = ports.split_off(2);
+        let mut osds = ports.split_off(2);
+        let mut monitors = osds.split_off(spec.osds as usize);
+        if more > 0 {
+            monitors.insert(0, ports[0]);
+        }
         Ok(Layout {
             monitor: ports[0],
+            monitors,
             mds: ports[1],
             osds,
             k: spec.k,
@@ -175,7 +192,16 @@ impl Layout {
             return vec![ALL.into()];
         }
         let osds = (0..self.osds.len()).map(osd_name);
-        std::iter::once("monitor".into()).chain(osds).chain(std::iter::once("mds".into())).collect()
+        let monitors = match self.monitors.len() {
+            0 => vec!["monitor".into()],
+            count => (0..count).map(monitor_name).collect(),
+        };
+        monitors.into_iter().chain(osds).chain(std::iter::once("mds".into())).collect()
+    }
+
+    /// Where a monitor is reached, as it is given to commands. They learn of the others there.
+    pub fn monitor_list(&self) -> String {
+        self.monitor.to_string()
     }
 
     /// Its network, if it has one of its own.
@@ -201,6 +227,10 @@ impl Layout {
             ALL => vec![format!("osd_listen = \"{}\"", self.osds[0])],
             "monitor" => vec!["roles = [\"monitor\"]".into()],
             "mds" => vec!["roles = [\"mds\"]".into()],
+            _ if (0..self.monitors.len()).any(|id| monitor_name(id) == name) => {
+                let id = name.trim_start_matches("monitor-");
+                vec!["roles = [\"monitor\"]".into(), format!("monitor_id = {id}")]
+            }
             _ => {
                 let Some((id, addr)) = self.osd(name) else {
                     return fail(format!(
@@ -218,7 +248,12 @@ impl Layout {
             }
         };
         lines.push(format!("data_dir = {:?}", dir.join("data").join(name).display().to_string()));
-        lines.push(format!("monitor_addr = \"{}\"", self.monitor));
+        if self.monitors.is_empty() {
+            lines.push(format!("monitor_addr = \"{}\"", self.monitor));
+        } else {
+            let all: Vec<String> = self.monitors.iter().map(ToString::to_string).collect();
+            lines.push(format!("monitors = {all:?}"));
+        }
         lines.push(format!("mds_listen = \"{}\"", self.mds));
         lines.push(format!("osd_count = {}", self.osds.len()));
         lines.push(format!("pool_k = {}\npool_m = {}", self.k, self.m));
@@ -235,6 +270,11 @@ impl Layout {
 /// Name of a storage daemon's process.
 pub fn osd_name(id: usize) -> String {
     format!("osd-{id}")
+}
+
+/// Name of one of several monitors' process.
+pub fn monitor_name(id: usize) -> String {
+    format!("monitor-{id}")
 }
 
 /// Consecutive free ports on the loopback, of these.
@@ -270,8 +310,8 @@ mod tests {
     #[test]
     fn every_daemon_has_a_configuration_that_parses() {
         let dir = tempfile::tempdir().unwrap();
-        for one_process in [false, true] {
-            let spec = Spec { one_process, ..Spec::new(dir.path()) };
+        for (one_process, monitors) in [(false, 1), (true, 1), (false, 3)] {
+            let spec = Spec { one_process, monitors, ..Spec::new(dir.path()) };
             let layout = Layout::new(&spec, Path::new("/bin")).unwrap();
             for name in layout.daemons() {
                 let table: toml::Table = layout.config(&name, dir.path()).unwrap().parse().unwrap();

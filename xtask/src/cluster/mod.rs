@@ -127,7 +127,7 @@ impl Cluster {
             Some(net) => net.hub_command(&program),
             None => Command::new(program),
         };
-        command.env("TREFOIL_MONITOR", self.layout.monitor.to_string());
+        command.env("TREFOIL_MONITOR", self.layout.monitor_list());
         command
     }
 
@@ -243,7 +243,7 @@ impl Cluster {
     }
 
     fn mount_command(&self, command: &mut Command, point: &Path) {
-        command.arg("mount").arg(self.layout.monitor.to_string()).arg(point);
+        command.arg("mount").arg(self.layout.monitor_list()).arg(point);
         if !self.layout.mount_options.is_empty() {
             command.args(["-o", &self.layout.mount_options]);
         }

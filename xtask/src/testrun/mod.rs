@@ -20,6 +20,7 @@
 //! * [`stranger`]: a mount that outlives its cluster.
 //! * [`scrub`]: what scrubs find, repair, and leave to the operator.
 //! * [`operator`]: the command `trefoil`.
+//! * [`monitors`]: three of them, of which any one may go.
 //! * [`volume`]: disks of virtual machines, by NBD.
 //! * [`compare`]: the command that measures others beside us, for a few seconds.
 //! * [`fuzzing`]: decoders under inputs that coverage leads to.
@@ -35,6 +36,7 @@ mod fuzzing;
 mod heal;
 mod kills;
 mod mds_power;
+mod monitors;
 mod operator;
 pub mod posix;
 mod programs;
@@ -78,8 +80,8 @@ pub struct TestArgs {
     dev: bool,
     /// Only tests whose group contains this: fmt, clippy, cargo, examples, sim, bench, posix,
     /// pjdfstest, fsx, fio, sqlite, git, tar, clients, two-mounts, kill, sick, crash, input, disk,
-    /// heal, scrub, sparse, stranger, waits, reexports, trefoil, volume, compare, fuzz; with a
-    /// slash, also a part of the test's name: fio/randwrite. Several: kill,fio/randwrite
+    /// heal, scrub, sparse, stranger, waits, reexports, trefoil, volume, monitors, compare, fuzz;
+    /// with a slash, also a part of the test's name: fio/randwrite. Several: kill,fio/randwrite
     filter: Option<String>,
 }
 
@@ -168,7 +170,7 @@ const BEHIND: [&str; 5] = ["posix", "pjdfstest", "fsx", "fio", "clients"];
 /// The options of such a mount.
 pub const ANSWERS_EARLY: &str = "write_behind_bytes=4194304,flush_behind=true";
 /// Groups that start clusters of their own.
-const OWN: [&str; 15] = [
+const OWN: [&str; 16] = [
     "trefoil",
     "two-mounts",
     "input",
@@ -180,6 +182,7 @@ const OWN: [&str; 15] = [
     "reexports",
     "waits",
     "volume",
+    "monitors",
     "kill",
     "sick",
     "crash",
@@ -253,7 +256,7 @@ fn run_groups(args: &TestArgs, report: &mut Report, interrupt: &Interrupt) -> Ou
             ("sparse", sparse::run),
             ("waits", waits::run),
         ],
-        &[("volume", volume::run)],
+        &[("volume", volume::run), ("monitors", monitors::run)],
     ];
     side_by_side(&bench, report, &lists)?;
     report.goes_on();

@@ -99,7 +99,7 @@ impl Client {
     /// [`ClientError::Config`], [`ClientError::Connect`], [`ClientError::Refused`].
     pub fn connect(config: ClientConfig) -> Result<Client, ClientError> {
         let config = config.checked()?;
-        let addr = monitor::resolve(&config.monitor)?;
+        let place = monitor::resolve(&config.monitor)?;
         let pools =
             PoolConfig { pools: config.buffer_pools, retained_bytes_max: RETAINED_BYTES_MAX };
         let (telemetry, op_history, busy_poll) =
@@ -114,7 +114,7 @@ impl Client {
         let opening = Arc::clone(&shared);
         let opened = shared
             .handle
-            .block_on_worker(0, move |_| async move { monitor::open(&opening, addr).await });
+            .block_on_worker(0, move |_| async move { monitor::open(&opening, place).await });
         opened.unwrap_or(Err(ClientError::Closed))?;
         let (map, session) = (shared.map()?, shared.standing().session);
         for worker in 0..shared.handle.workers() {

@@ -4,11 +4,9 @@ use super::live;
 use super::shared::{RETRY_PAUSE, Shared};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
-use messenger::address::{HostPort, NotAnAddress, first_that_listens};
-use messenger::{
-    CloseReason, ConnectConfig, Connection, Message, Refusal, Runtime, RuntimeConfig, Service,
-    StateEvent, Worker,
-};
+use crate::monitors::{LinkConfig, MonitorEvents, MonitorLink};
+use messenger::address::{HostPorts, NotAddresses, first_that_listens};
+use messenger::{Connection, Message, Refusal, Runtime, RuntimeConfig, SessionConfig, Worker};
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use protocol::{Epoch, Kind, MONITOR_PORT, SessionId};
 use std::net::SocketAddr;
@@ -18,20 +16,31 @@ use std::time::{Duration, Instant};
 
 /// Least pause between renewals of the session.
 const RENEW_MIN: Duration = Duration::from_millis(100);
-/// Silence after which a monitor that owes an answer is pinged. Sooner than others are: the session
-/// depends on it.
+/// Silence after which the only monitor that owes an answer is pinged. Sooner than others are: the
+/// session depends on it.
 const PING_AFTER: Duration = Duration::from_secs(1);
 /// And after which its connection is made anew: of the 10 s that a session lives by default, a
 /// third has gone by when a renewal is sent, and another third leaves time to connect and to renew.
 const DEAD_AFTER: Duration = Duration::from_secs(3);
 
-/// Finds the monitor's address: of several, the first that listens.
-pub(super) fn resolve(monitor: &str) -> Result<SocketAddr, ClientError> {
+/// Where the monitors are.
+#[derive(Clone)]
+pub(super) struct Place {
+    addresses: HostPorts,
+    /// Where the only one is: of several addresses of its name, the first that listens.
+    first: Option<SocketAddr>,
+}
+
+/// Understands where the monitors are. A single name is looked up at once: whoever mistyped it is
+/// told.
+pub(super) fn resolve(monitor: &str) -> Result<Place, ClientError> {
     let connect = |reason: String| ClientError::Connect { monitor: monitor.to_owned(), reason };
-    let address: HostPort =
-        monitor.parse().map_err(|error: NotAnAddress| connect(error.to_string()))?;
-    let found = address.resolve(MONITOR_PORT).map_err(|error| connect(error.to_string()))?;
-    first_that_listens(&found).map_err(|error| connect(error.to_string()))
+    let addresses: HostPorts =
+        monitor.parse().map_err(|error: NotAddresses| connect(error.to_string()))?;
+    let Some(only) = addresses.only() else { return Ok(Place { addresses, first: None }) };
+    let found = only.resolve(MONITOR_PORT).map_err(|error| connect(error.to_string()))?;
+    let first = first_that_listens(&found).map_err(|error| connect(error.to_string()))?;
+    Ok(Place { addresses, first: Some(first) })
 }
 
 /// Asks the monitor one thing, without a session: for `status` and the like. Blocks for at most
@@ -44,38 +53,46 @@ pub fn ask_monitor(
     request: &MonitorRequest,
     timeout: Duration,
 ) -> Result<MonitorReply, ClientError> {
-    let addr = resolve(monitor)?;
+    let place = resolve(monitor)?;
     let config = ClientConfig { workers: 1, timeout, ..ClientConfig::new(monitor, "one question") };
     let runtime = Runtime::start(RuntimeConfig::new("ask", config.workers))
         .map_err(|error| ClientError::Local(error.to_string()))?;
     let shared = Shared::new(config, runtime.handle());
-    dial(&shared, addr)?;
+    dial(&shared, &place)?;
     let answer = messenger::sync::block_on(shared.call_monitor(request, shared.deadline()));
     runtime.shutdown();
     answer.map_err(|error| unreachable(&shared, error))
 }
 
 /// Begins the connection to the monitor.
-fn dial(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
-    let service = MonitorService { shared: Arc::downgrade(shared) };
-    let mut config = ConnectConfig::new(addr, shared.cluster.clone(), shared.config.name.clone());
-    (config.session.ping_after, config.session.dead_after) = (PING_AFTER, DEAD_AFTER);
-    let connection = shared.handle.connect(0, config, move |_| Rc::new(service) as Rc<dyn Service>);
-    shared.monitor.set(connection).map_err(|_| ClientError::Closed)
+fn dial(shared: &Arc<Shared>, place: &Place) -> Result<(), ClientError> {
+    let session = SessionConfig {
+        ping_after: PING_AFTER,
+        dead_after: DEAD_AFTER,
+        ..SessionConfig::default()
+    };
+    let (name, cluster) = (shared.config.name.clone(), shared.cluster.clone());
+    let config = LinkConfig { worker: 0, name, cluster, session };
+    let told = Arc::downgrade(shared);
+    let make = move |_: &Worker| {
+        Rc::new(FromMonitor { shared: Weak::clone(&told) }) as Rc<dyn MonitorEvents>
+    };
+    let link = MonitorLink::start(&shared.handle, config, &place.addresses, place.first, make);
+    shared.monitor.set(link).map_err(|_| ClientError::Closed)
 }
 
 /// A time-out of the first call says why nothing answered.
 fn unreachable(shared: &Shared, error: ClientError) -> ClientError {
     let ClientError::TimedOut(_) = error else { return error };
-    let problem = shared.problem.lock().clone();
+    let problem = shared.monitor.get().map(MonitorLink::problems).unwrap_or_default();
     let reason = if problem.is_empty() { "no answer".to_owned() } else { problem };
     ClientError::Connect { monitor: shared.config.monitor.clone(), reason }
 }
 
 /// Connects to the monitor, gets the map and opens a session.
-pub(super) async fn open(shared: &Arc<Shared>, addr: SocketAddr) -> Result<(), ClientError> {
+pub(super) async fn open(shared: &Arc<Shared>, place: Place) -> Result<(), ClientError> {
     let deadline = shared.deadline();
-    dial(shared, addr)?;
+    dial(shared, &place)?;
     shared.subscribe().await.map_err(|error| unreachable(shared, error))?;
     begin(shared, &open_session(shared, deadline).await?);
     Ok(())
@@ -161,11 +178,11 @@ async fn renew(worker: Worker, shared: Weak<Shared>, session: SessionId, ttl: Du
 }
 
 /// What the monitor sends of its own.
-struct MonitorService {
+struct FromMonitor {
     shared: Weak<Shared>,
 }
 
-impl Service for MonitorService {
+impl MonitorEvents for FromMonitor {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         if messenger::telemetry::answer(worker, connection, &message) {
             return;
@@ -184,34 +201,27 @@ impl Service for MonitorService {
         }
     }
 
-    fn on_state(&self, worker: &Worker, _connection: &Connection, event: &StateEvent) {
+    fn on_up(&self, worker: &Worker, resumed: bool) {
         let Some(shared) = self.shared.upgrade() else { return };
-        match event {
-            StateEvent::Up { resumed, .. } => {
-                shared.problem.lock().clear();
-                // A monitor that was restarted does not know that we want maps.
-                if !resumed && shared.map().is_ok() {
-                    worker.spawn(async move {
-                        if let Err(error) = shared.subscribe().await {
-                            tracing::warn!(%error, "no map after the monitor's restart");
-                        }
-                    });
+        // Another monitor, or one that was restarted, does not know that we want maps.
+        if !resumed && shared.map().is_ok() {
+            worker.spawn(async move {
+                if let Err(error) = shared.subscribe().await {
+                    tracing::warn!(%error, "no map of the monitor that answers now");
                 }
-            }
-            StateEvent::Down { reason } => {
-                tracing::info!(reason, "connection to the monitor lost");
-                shared.problem.lock().clone_from(reason);
-            }
-            // Its first handshake names no cluster, unless it was told to.
-            StateEvent::Refused(Refusal::Cluster { theirs, .. }) if shared.map().is_ok() => {
-                shared.cluster_gone(*theirs)
-            }
-            StateEvent::Refused(refusal) => *shared.problem.lock() = refusal.to_string(),
-            StateEvent::Reset => {}
+            });
         }
     }
 
-    fn on_close(&self, _worker: &Worker, _connection: &Connection, reason: &CloseReason) {
-        tracing::info!(%reason, "connection to the monitor ended");
+    fn on_down(&self, reason: &str) {
+        tracing::info!(reason, "connection to the monitor lost");
+    }
+
+    fn on_refused(&self, refusal: &Refusal) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        // The first handshake names no cluster, unless it was told to.
+        if let (Refusal::Cluster { theirs, .. }, true) = (refusal, shared.map().is_ok()) {
+            shared.cluster_gone(*theirs);
+        }
     }
 }

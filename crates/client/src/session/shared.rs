@@ -9,16 +9,14 @@ use super::promises::{Promises, Standing};
 use super::{ClientEvent, Term};
 use crate::config::ClientConfig;
 use crate::error::ClientError;
+use crate::monitors::{LinkError, MonitorLink};
 use crate::objecter::local;
-use bytes::Bytes;
 use cluster::ClusterMap;
 use messenger::sync::ContentionMutex;
-use messenger::{
-    CallError, Connection, Handle, LateCluster, Layer, Message, Operation, TrafficClass, Worker,
-};
+use messenger::{Handle, LateCluster, Layer, Operation, Worker};
 use metadata::lease::holder::Moment;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::{ClusterId, Epoch, Kind, SessionId};
+use protocol::{ClusterId, Epoch, SessionId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -53,7 +51,7 @@ pub(crate) struct Shared {
     /// As in `config` at first.
     pub inflight: LiveInflight,
     pub handle: Handle,
-    pub(super) monitor: OnceLock<Connection>,
+    pub(super) monitor: OnceLock<MonitorLink>,
     pub(super) mds: Mds,
     pub(super) namespace_times: Operation,
     standing: ContentionMutex<Standing>,
@@ -70,8 +68,6 @@ pub(crate) struct Shared {
     pub(super) cluster: LateCluster,
     gone: AtomicBool,
     events: ContentionMutex<Events>,
-    /// Why the monitor cannot be reached, for the error.
-    pub(super) problem: ContentionMutex<String>,
 }
 
 impl Shared {
@@ -100,7 +96,6 @@ impl Shared {
             cluster,
             gone: AtomicBool::new(false),
             events: ContentionMutex::new(&locks, "client events", Events::default()),
-            problem: ContentionMutex::new(&locks, "client problem", String::new()),
         })
     }
 
@@ -204,6 +199,9 @@ impl Shared {
         }
         let (monitor, known) = (&self.config.monitor, self.cluster.get());
         tracing::error!(monitor, %found, %known, "another cluster answers at the monitor's address: what is mounted here is gone; unmount and mount again");
+        if let Some(monitor) = self.monitor.get() {
+            monitor.close();
+        }
         self.fenced(self.standing().session);
     }
 
@@ -291,6 +289,10 @@ impl Shared {
         if !self.cluster.learn(map.cluster) {
             return self.cluster_gone(map.cluster);
         }
+        let known = self.newest_epoch();
+        if let Some(monitor) = self.monitor.get().filter(|_| map.epoch >= known) {
+            monitor.learn(&update.monitors);
+        }
         let mut slot = self.map.lock();
         if slot.as_ref().is_some_and(|old| old.epoch >= map.epoch) {
             return;
@@ -363,69 +365,32 @@ impl Shared {
             self.handle.run_on(0, move |worker| async move { worker.sleep(duration).await }).await;
     }
 
-    /// A call to the monitor, made again when the connection lost it.
+    /// A call to the monitor that leads, made again when the connection lost it.
     pub async fn call_monitor(
         &self,
         request: &MonitorRequest,
         deadline: Instant,
     ) -> Result<MonitorReply, ClientError> {
-        let connection = self.monitor.get().ok_or(ClientError::Closed)?;
-        let front = protocol::encode(request);
-        loop {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if self.gone.load(Ordering::Acquire) {
-                return Err(ClientError::ClusterGone);
-            }
-            if remaining.is_zero() {
-                return Err(ClientError::TimedOut("the monitor"));
-            }
-            let message = Message::new(
-                TrafficClass::Control,
-                Kind::Monitor.to_u16(),
-                front.clone(),
-                Bytes::new(),
-            );
-            match connection.call(message, remaining).await {
-                Ok(reply) => return monitor_reply(&reply),
-                Err(CallError::Deadline) => return Err(ClientError::TimedOut("the monitor")),
-                Err(CallError::Reset) => self.pause(RETRY_PAUSE).await,
-                Err(error @ (CallError::Closed | CallError::TooLong(_))) => {
-                    return Err(if self.is_closed() {
-                        ClientError::Closed
-                    } else if self.gone.load(Ordering::Acquire) {
-                        ClientError::ClusterGone
-                    } else {
-                        ClientError::Connect {
-                            monitor: self.config.monitor.clone(),
-                            reason: self.reason(error),
-                        }
-                    });
-                }
-            }
+        let link = self.monitor.get().ok_or(ClientError::Closed)?;
+        let is_gone = || self.gone.load(Ordering::Acquire);
+        if is_gone() {
+            return Err(ClientError::ClusterGone);
         }
-    }
-
-    fn reason(&self, error: CallError) -> String {
-        let problem = self.problem.lock();
-        match error {
-            _ if !problem.is_empty() => problem.clone(),
-            // What is no monitor closes a connection on which it is asked for the map.
-            CallError::Closed => {
-                "what listens there closed the connection: it is no monitor".to_owned()
+        let monitor = || self.config.monitor.clone();
+        match link.ask(request, deadline).await {
+            Ok(MonitorReply::Refused(why)) => Err(ClientError::Refused(why)),
+            Ok(reply) => Ok(reply),
+            Err(LinkError::Deadline) => Err(ClientError::TimedOut("the monitor")),
+            Err(LinkError::Closed(_)) if self.is_closed() => Err(ClientError::Closed),
+            Err(LinkError::Closed(_)) if is_gone() => Err(ClientError::ClusterGone),
+            Err(LinkError::Closed(reason)) => {
+                Err(ClientError::Connect { monitor: monitor(), reason })
             }
-            other => other.to_string(),
+            Err(error @ LinkError::Unknown) => {
+                Err(ClientError::Connect { monitor: monitor(), reason: error.to_string() })
+            }
+            Err(LinkError::Protocol(text)) => Err(ClientError::Protocol(text)),
         }
-    }
-}
-
-fn monitor_reply(message: &Message) -> Result<MonitorReply, ClientError> {
-    if message.kind != Kind::MonitorReply.to_u16() {
-        return Err(ClientError::Protocol(format!("kind {:#06x} from the monitor", message.kind)));
-    }
-    match protocol::decode("monitor reply", &message.front) {
-        Ok(MonitorReply::Refused(why)) => Err(ClientError::Refused(why)),
-        Ok(reply) => Ok(reply),
-        Err(error) => Err(ClientError::Protocol(error.to_string())),
     }
 }
 

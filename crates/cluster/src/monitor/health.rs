@@ -83,6 +83,7 @@ impl Monitor {
 
     fn checks(&self, pgs: &BTreeMap<PgCondition, u32>) -> Vec<HealthCheck> {
         let mut found = Found::default();
+        self.check_monitors(&mut found);
         self.check_pgs(pgs, &mut found);
         self.check_osds(&mut found);
         self.check_reports(&mut found);
@@ -93,6 +94,35 @@ impl Monitor {
             found.add(HealthCode::ClientsResolving, Health::Ok, line);
         }
         found.into_checks()
+    }
+
+    fn check_monitors(&self, found: &mut Found) {
+        let Some(quorum) = &self.live.quorum else { return };
+        if quorum.leader.is_none() {
+            let up = quorum.monitors.iter().filter(|monitor| monitor.up).count();
+            let line = format!(
+                "no monitor leads; monitor.{} hears of {up} of {}, itself among them: what it shows may be old, nothing \
+                 is marked down and no session is renewed",
+                quorum.told_by,
+                quorum.monitors.len()
+            );
+            found.add(HealthCode::MonDown, Health::Down, line);
+        }
+        for (node, monitor) in quorum.monitors.iter().enumerate().filter(|(_, m)| !m.up) {
+            let line = format!(
+                "monitor.{node} at {} is not heard by monitor.{}",
+                monitor.addr, quorum.told_by
+            );
+            found.add(HealthCode::MonDown, Health::Degraded, line);
+        }
+        for (node, monitor) in quorum.monitors.iter().enumerate().filter(|(_, m)| m.up && !m.votes)
+        {
+            let line = format!(
+                "monitor.{node} at {} is being told everything, and does not vote yet",
+                monitor.addr
+            );
+            found.add(HealthCode::MonDown, Health::Degraded, line);
+        }
     }
 
     fn check_pgs(&self, pgs: &BTreeMap<PgCondition, u32>, found: &mut Found) {
@@ -289,6 +319,8 @@ fn check(code: HealthCode, severity: Health, mut lines: Vec<String>) -> HealthCh
     }
     let of_osds = |what: &str| format!("{count} OSDs {what}");
     let summary = match code {
+        HealthCode::MonDown if severity == Health::Down => "no monitor leads".to_owned(),
+        HealthCode::MonDown => format!("{count} monitors take no part"),
         HealthCode::OsdDown => of_osds("are down"),
         HealthCode::OsdFull => of_osds("are full, writers get ENOSPC"),
         HealthCode::OsdBackfillFull => of_osds("are too full for backfill"),

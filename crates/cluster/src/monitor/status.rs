@@ -46,6 +46,7 @@ impl Monitor {
             total_bytes,
             free_bytes,
             stored_bytes: self.stored(),
+            quorum: self.live.quorum.clone(),
         }
     }
 

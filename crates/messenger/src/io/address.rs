@@ -2,7 +2,8 @@
 //!
 //! Contract: [`HostPort`] only checks the form; names are looked up when it is used
 //! ([`HostPort::resolve`]), on the calling thread, which may take seconds. A name may have several
-//! addresses; [`first_that_listens`] says which of them serves.
+//! addresses; [`first_that_listens`] says which of them serves. [`HostPorts`] is a list of them, for
+//! a service that runs on several machines.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// Bytes of a host name at most, as in DNS.
 const NAME_BYTES_MAX: usize = 253;
+/// Addresses in a list, at most: more than a cluster has monitors.
+pub const HOST_PORTS_MAX: usize = 16;
 /// How long one of several addresses may take to accept a connection before the next is tried.
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 
@@ -133,6 +136,127 @@ impl From<SocketAddr> for HostPort {
     }
 }
 
+/// One to [`HOST_PORTS_MAX`] addresses of one service, each once, in the order in which they are
+/// tried. Written with commas between them, or as a list where the format has lists.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "OneOrMany", into = "OneOrMany")]
+pub struct HostPorts(Vec<HostPort>);
+
+/// A text that is no list of addresses.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotAddresses {
+    /// One of them is none.
+    #[error(transparent)]
+    One(#[from] NotAnAddress),
+    /// There is none.
+    #[error("no address is given: give HOST or HOST:PORT, several with commas between them")]
+    Empty,
+    /// There are too many.
+    #[error("{0} addresses are given, and {HOST_PORTS_MAX} are the most")]
+    TooMany(usize),
+}
+
+/// As configuration files have it: a text with commas, or a list of texts.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl HostPorts {
+    /// The addresses, in order; at least one.
+    pub fn as_slice(&self) -> &[HostPort] {
+        &self.0
+    }
+
+    /// The first one.
+    pub fn first(&self) -> &HostPort {
+        &self.0[0]
+    }
+
+    /// The only one, if there is one only.
+    pub fn only(&self) -> Option<&HostPort> {
+        match &self.0[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Where the only one is, if there is one only, and nothing has to be looked up for it.
+    pub fn only_addr(&self) -> Option<SocketAddr> {
+        let only = self.only()?;
+        Some(SocketAddr::new(only.host.parse().ok()?, only.port?))
+    }
+
+    /// The list of these.
+    ///
+    /// # Errors
+    /// There is none, or there are more than [`HOST_PORTS_MAX`].
+    pub fn new(addresses: impl IntoIterator<Item = HostPort>) -> Result<HostPorts, NotAddresses> {
+        let mut list: Vec<HostPort> = Vec::new();
+        for address in addresses {
+            if !list.contains(&address) {
+                list.push(address);
+            }
+        }
+        match list.len() {
+            0 => Err(NotAddresses::Empty),
+            1..=HOST_PORTS_MAX => Ok(HostPorts(list)),
+            many => Err(NotAddresses::TooMany(many)),
+        }
+    }
+}
+
+impl FromStr for HostPorts {
+    type Err = NotAddresses;
+
+    fn from_str(text: &str) -> Result<HostPorts, NotAddresses> {
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let found = words.map(str::parse).collect::<Result<Vec<_>, NotAnAddress>>()?;
+        HostPorts::new(found)
+    }
+}
+
+impl fmt::Display for HostPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, address) in self.0.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(f, "{comma}{address}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<HostPort> for HostPorts {
+    fn from(address: HostPort) -> HostPorts {
+        HostPorts(vec![address])
+    }
+}
+
+impl From<SocketAddr> for HostPorts {
+    fn from(addr: SocketAddr) -> HostPorts {
+        HostPort::from(addr).into()
+    }
+}
+
+impl TryFrom<OneOrMany> for HostPorts {
+    type Error = NotAddresses;
+
+    fn try_from(written: OneOrMany) -> Result<HostPorts, NotAddresses> {
+        match written {
+            OneOrMany::One(text) => text.parse(),
+            OneOrMany::Many(texts) => texts.join(",").parse(),
+        }
+    }
+}
+
+impl From<HostPorts> for OneOrMany {
+    fn from(addresses: HostPorts) -> OneOrMany {
+        OneOrMany::One(addresses.to_string())
+    }
+}
+
 /// The first address that accepts a connection; each is given 2 s. A single one is not tried: who
 /// dials it will see.
 ///
@@ -205,6 +329,19 @@ mod tests {
             ["0.0.0.0", "[::]:1", "0.0.0.0:7411", "10.0.0.1", "node1"].map(unspecified),
             [true, true, true, false, false]
         );
+    }
+
+    #[test]
+    fn a_list_is_written_with_commas_and_holds_each_once() {
+        let list = |text: &str| text.parse::<HostPorts>();
+        let three = list("node1, node2:7000,,[::1]:1,node1").expect("a list");
+        assert_eq!(three.to_string(), "node1,node2:7000,[::1]:1");
+        assert_eq!((three.as_slice().len(), three.only()), (3, None));
+        assert_eq!(list("node1").expect("one").only().map(HostPort::host), Some("node1"));
+        assert_eq!(list(" , "), Err(NotAddresses::Empty));
+        assert!(matches!(list("node1,a:b"), Err(NotAddresses::One(_))));
+        let many: Vec<String> = (0..17).map(|i| format!("node{i}")).collect();
+        assert_eq!(list(&many.join(",")), Err(NotAddresses::TooMany(17)));
     }
 
     #[test]

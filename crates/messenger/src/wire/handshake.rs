@@ -137,7 +137,7 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Not our banner: another program, or garbage.
-    #[error("not the banner of this protocol")]
+    #[error("the peer does not speak the protocol of Trefoil: check the address")]
     Banner,
     /// The peer speaks another version.
     #[error("{0}")]

@@ -1,10 +1,15 @@
 //! What arrives for the owner, and the services that bring it.
 
 use super::clients::Question;
+use super::peers::Lane;
+use super::replica::Replica;
 use crate::admin::{Fixed, LiveConfig};
 use crate::inbox::OwnerEvent;
+use consensus::{Frame, NodeId, Persist};
+use consensus_log::{LogError, LogStore};
 use messenger::{CloseReason, Connection, Message, ReplyTo, Service, Worker};
 use protocol::monitor::{ClusterStatus, MonitorReply, MonitorRequest, ResolveReply};
+use protocol::quorum::MonitorHello;
 use protocol::{Kind, SessionId};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +26,18 @@ pub(super) enum Event {
     Closed { connection: u64 },
     /// What became of a question to an OSD.
     Resolved { ticket: u64, reply: Option<ResolveReply> },
+    /// Somebody says that he is a monitor, and is answered who this is.
+    Hello { connection: Connection, reply_to: ReplyTo, hello: MonitorHello },
+    /// A monitor of the list has answered who it is.
+    Answered { hello: MonitorHello },
+    /// A monitor of the list does not know, over this connection, who this is.
+    Ungreeted { node: NodeId, lane: Lane, connection: u64 },
+    /// A frame of a monitor of the list.
+    Frame { node: NodeId, frame: Frame },
+    /// What was to be written is written, or not.
+    Kept { store: Box<LogStore>, persists: Vec<Persist>, result: Result<(), LogError> },
+    /// The log was opened again.
+    Reopened(Box<Replica>),
     /// Somebody in this process wants to know how the cluster is.
     Tell(SyncSender<ClusterStatus>),
     /// Time passes.
@@ -63,6 +80,15 @@ impl Service for Forward {
                 Ok((session, asked)) => {
                     let (connection, reply_to) = (connection.clone(), message.reply_to());
                     self.inbox.push(Event::AskClient { connection, reply_to, session, asked });
+                }
+                Err(error) => refuse(connection, &message, error.to_string()),
+            };
+        }
+        if message.kind == Kind::MonitorHello.to_u16() && message.is_request() {
+            return match protocol::decode::<MonitorHello>("monitor's hello", &message.front) {
+                Ok(hello) => {
+                    let (connection, reply_to) = (connection.clone(), message.reply_to());
+                    self.inbox.push(Event::Hello { connection, reply_to, hello });
                 }
                 Err(error) => refuse(connection, &message, error.to_string()),
             };

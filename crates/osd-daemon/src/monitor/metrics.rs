@@ -5,6 +5,7 @@
 //! Samples grow with OSDs, not with placement groups, files or clients.
 
 use protocol::monitor::{ClusterStatus, DAEMON_SESSION, Health, OsdStatus, PgCondition};
+use protocol::quorum::QuorumStatus;
 use std::fmt::Write;
 
 /// Conditions with their words; each is a sample, also where none is in it.
@@ -40,6 +41,7 @@ pub fn render(status: &ClusterStatus, version: &str) -> String {
         "1 for each code that is amiss (docs/use/health.md).",
         checks,
     );
+    status.quorum.iter().for_each(|quorum| monitors(&mut text, quorum));
     osds(&mut text, &status.osds);
     let count = |condition| {
         status
@@ -90,6 +92,21 @@ fn severity(health: Health) -> (&'static str, f64) {
         Health::Degraded => ("degraded", 1.0),
         Health::Down => ("down", 2.0),
     }
+}
+
+/// Only where there are several.
+fn monitors(text: &mut Text, quorum: &QuorumStatus) {
+    let id = |node: usize| node.to_string();
+    let ids: Vec<String> = (0..quorum.monitors.len()).map(id).collect();
+    let up = ids.iter().zip(&quorum.monitors);
+    let up = up.map(|(id, monitor)| ([("monitor", id.as_str())], f64::from(monitor.up)));
+    text.gauge("trefoil_monitor_up", "1 if this monitor hears of it.", up);
+    let leads = |(node, id): (usize, &String)| (id.clone(), quorum.leader == Some(node as u16));
+    let leads: Vec<(String, bool)> = ids.iter().enumerate().map(leads).collect();
+    let leads = leads.iter().map(|(id, leads)| ([("monitor", id.as_str())], f64::from(*leads)));
+    text.gauge("trefoil_monitor_leader", "1 for the one that leads, as this one knows.", leads);
+    let term = [(NONE, quorum.term as f64)];
+    text.gauge("trefoil_monitor_term", "Number of the leadership; grows with each.", term);
 }
 
 fn osds(text: &mut Text, osds: &[OsdStatus]) {
@@ -207,7 +224,18 @@ mod tests {
             total_bytes: 100,
             free_bytes: 60,
             stored_bytes: 20,
+            quorum: Some(QuorumStatus {
+                term: 7,
+                leader: Some(1),
+                told_by: 0,
+                monitors: [true, true, false].map(monitor_status).to_vec(),
+            }),
         }
+    }
+
+    fn monitor_status(up: bool) -> protocol::quorum::MonitorStatus {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 7400));
+        protocol::quorum::MonitorStatus { addr, up, votes: true }
     }
 
     #[test]
@@ -226,6 +254,9 @@ mod tests {
             "trefoil_user_bytes{kind=\"free\"} 60",
             "trefoil_sessions{kind=\"client\"} 1",
             "trefoil_mds_silent_seconds 0",
+            "trefoil_monitor_up{monitor=\"2\"} 0",
+            "trefoil_monitor_leader{monitor=\"1\"} 1",
+            "trefoil_monitor_term 7",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

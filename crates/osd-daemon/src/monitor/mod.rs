@@ -13,24 +13,35 @@
 //! Prometheus. `clients`: which client is at the other end of which connection, for operators who
 //! ask about one.
 
+mod batch;
 mod clients;
+mod desk;
+mod founding;
 mod inbox;
 mod logged;
+mod member;
 mod metrics;
 mod owner;
+mod peers;
+mod replica;
 #[cfg(test)]
 mod tests;
 
 use crate::admin::{LiveConfig, LiveStart};
 use crate::random::random_u128;
 use cluster::{
-    ControlError, ControlPlane, CreateError, ExpectedOsd, Monitor, MonitorState, PoolSpec,
+    ControlError, ControlPlane, CreateError, Embedded, ExpectedOsd, Monitor, MonitorState, PoolSpec,
 };
+use consensus::NodeId;
 use inbox::{Event, Inbox};
 use logged::Logged;
 use messenger::sync::{Receiver, block_on, oneshot};
-use messenger::{Handle, ListenConfig, ListenError, Listener};
-use protocol::ClusterId;
+use messenger::{
+    Connection, Handle, LateCluster, ListenConfig, ListenError, Listener, Message, ReplyTo, Worker,
+};
+use protocol::monitor::MonitorReply;
+use protocol::{ClusterId, Kind};
+use replica::Replica;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +61,9 @@ const STATUS_WAIT_MAX: Duration = Duration::from_secs(3);
 pub struct MonitorConfig {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Where all monitors are reached, in the order that all of them have, and which one this is;
+    /// `None`: it is the only one.
+    pub quorum: Option<(Vec<SocketAddr>, u16)>,
     /// Directory of its state; made if missing.
     pub dir: PathBuf,
     /// The storage daemons of a new cluster. Default: `osd_count` of equal weight. Without effect
@@ -80,6 +94,7 @@ impl MonitorConfig {
         let (osds, settings) = (ExpectedOsd::first(osd_count), cluster::Settings::default());
         Self {
             listen,
+            quorum: None,
             dir,
             osds,
             pool,
@@ -102,6 +117,23 @@ pub enum MonitorError {
     /// A new cluster cannot be made like this.
     #[error("cannot make the cluster: {0}")]
     Create(#[from] CreateError),
+    /// Its directory is that of one of several.
+    #[error(
+        "{} is the directory of one of several monitors: name all of them (`monitors`)", dir.display()
+    )]
+    OfSeveral {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// Its directory is that of an only one.
+    #[error(
+        "{} is the directory of a cluster with one monitor, and more cannot join it: leave `monitors` out, or begin a \
+         new cluster in an empty directory", dir.display()
+    )]
+    Alone {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The address.
     #[error("monitor: {0}")]
     Listen(#[from] ListenError),
@@ -110,7 +142,7 @@ pub enum MonitorError {
 /// A running monitor. Dropping it stops it without waiting.
 pub struct MonitorHandle {
     addr: SocketAddr,
-    cluster: ClusterId,
+    cluster: LateCluster,
     created: bool,
     inbox: Arc<Inbox>,
     running: Arc<AtomicBool>,
@@ -124,9 +156,9 @@ impl MonitorHandle {
         self.addr
     }
 
-    /// The cluster.
+    /// The cluster; zero if this is one of several, and the cluster has not begun yet.
     pub fn cluster(&self) -> ClusterId {
-        self.cluster
+        self.cluster.get()
     }
 
     /// Did this start make the cluster?
@@ -173,7 +205,7 @@ impl std::fmt::Debug for MonitorHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MonitorHandle")
             .field("addr", &self.addr)
-            .field("cluster", &self.cluster)
+            .field("cluster", &self.cluster())
             .finish_non_exhaustive()
     }
 }
@@ -189,11 +221,85 @@ impl Drop for MonitorHandle {
 /// # Errors
 /// See [`MonitorError`].
 pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, MonitorError> {
+    match config.quorum.clone() {
+        Some((addrs, node)) => start_member(config, addrs, NodeId(node), handle),
+        None => start_alone(config, handle),
+    }
+}
+
+fn start_alone(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, MonitorError> {
     let mut control = Logged::open(&config.dir)?;
+    if founding::marker(&config.dir).exists() {
+        return Err(MonitorError::OfSeveral { dir: config.dir });
+    }
     let (state, created) = load_or_create(&mut control, &config)?;
-    let cluster = state.map.cluster;
+    let cluster = LateCluster::from(state.map.cluster);
+    let (settings, saved) = (config.settings, state.map.epoch);
+    let run = move |worker: Worker, inbox: Arc<Inbox>| {
+        let monitor = Monitor::start(state, settings, Duration::ZERO);
+        owner::Owner::new(worker, monitor, Box::new(control), inbox, saved).run()
+    };
+    serve(config, (cluster, created), handle, run)
+}
+
+fn start_member(
+    config: MonitorConfig,
+    addrs: Vec<SocketAddr>,
+    node: NodeId,
+    handle: &Handle,
+) -> Result<MonitorHandle, MonitorError> {
+    let lock = Embedded::open(&config.dir)?;
+    if ["state", "state.prev"].iter().any(|name| config.dir.join(name).exists()) {
+        return Err(MonitorError::Alone { dir: config.dir });
+    }
+    // what the first leader will do has to be possible
+    cluster::create_cluster(draw_cluster_id(), &config.osds, &config.pool)?;
+    let cluster = LateCluster::default();
+    let identity = member::Identity {
+        node,
+        addrs,
+        dir: config.dir.clone(),
+        _lock: lock,
+        cluster: cluster.clone(),
+        settings: config.settings,
+        osds: config.osds.clone(),
+        pool: config.pool.clone(),
+    };
+    let nonce = founding::nonce(&config.dir)?;
+    let begun = if Replica::exists(&identity.replicas())? {
+        if nonce.is_some() {
+            // its creation ended just before this
+            founding::mark_begun(&config.dir)?;
+        }
+        let count = identity.addrs.len() as u16;
+        let birth = Vec::new();
+        let replica = Replica::open(&identity.replicas(), node, count, birth, Duration::ZERO)?;
+        if !replica.birth().is_empty() {
+            cluster.learn(replica::cluster_of(replica.birth()));
+        }
+        Ok(replica)
+    } else {
+        Err(nonce)
+    };
+    let run = move |worker: Worker, inbox: Arc<Inbox>| {
+        member::Member::new(identity, worker, inbox, begun).run()
+    };
+    serve(config, (cluster, false), handle, run)
+}
+
+/// Listens, and runs the owner.
+fn serve<F, Fut>(
+    config: MonitorConfig,
+    (cluster, created): (LateCluster, bool),
+    handle: &Handle,
+    run: F,
+) -> Result<MonitorHandle, MonitorError>
+where
+    F: FnOnce(Worker, Arc<Inbox>) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
     let inbox = Arc::new(Inbox::new(handle.locks(), "monitor inbox"));
-    let mut listen = ListenConfig::new(config.listen, cluster, "monitor");
+    let mut listen = ListenConfig::new(config.listen, cluster.clone(), "monitor");
     listen.session.held_bytes_max = HELD_BYTES_MAX;
     let (for_services, live) = (Arc::clone(&inbox), LiveConfig::new(config.live, handle.locks()));
     listen.connections_max = config.ms_connections_max;
@@ -204,16 +310,14 @@ pub fn start(config: MonitorConfig, handle: &Handle) -> Result<MonitorHandle, Mo
     let addr = listener.local_addr();
     let (tx, done) = oneshot();
     let running = Arc::new(AtomicBool::new(true));
-    let saved = state.map.epoch;
-    let monitor = Monitor::start(state, config.settings, Duration::ZERO);
     let (for_owner, still_running) = (Arc::clone(&inbox), Arc::clone(&running));
     handle.spawn_on(config.worker, move |worker| async move {
         worker.spawn(crate::inbox::tick(worker.clone(), Arc::clone(&for_owner)));
-        owner::Owner::new(worker, monitor, Box::new(control), for_owner, saved).run().await;
+        run(worker, for_owner).await;
         still_running.store(false, Ordering::Release);
         let _ = tx.send(());
     });
-    tracing::info!(%addr, %cluster, created, "monitor listens");
+    tracing::info!(%addr, cluster = %cluster.get(), created, "monitor listens");
     Ok(MonitorHandle {
         addr,
         cluster,
@@ -243,6 +347,14 @@ fn load_or_create(
     let state = cluster::create_cluster(draw_cluster_id(), &config.osds, &config.pool)?;
     control.save(&state)?;
     Ok((state, true))
+}
+
+/// Whoever says to an only monitor that he is one is told so.
+fn refuse_hello(connection: &Connection, reply_to: ReplyTo) {
+    let why = "this cluster has one monitor: it was not given a list (`monitors`)".to_owned();
+    let front = protocol::encode(&MonitorReply::Refused(why));
+    let kind = Kind::MonitorReply.to_u16();
+    connection.reply_to(reply_to, Message::new(reply_to.class, kind, front, Default::default()));
 }
 
 /// A random id; never zero, which means "not known" in the handshake.

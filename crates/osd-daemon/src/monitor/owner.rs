@@ -4,24 +4,19 @@
 //! answer, then ask OSDs. While a save is under way events gather; the next round takes them
 //! together, so a burst costs two saves, not many.
 
-use super::clients::Clients;
+use super::desk::{Answer, Desk};
 use super::inbox::{Event, Inbox};
-use bytes::Bytes;
-use cluster::{Action, ControlError, ControlPlane, Monitor};
-use messenger::{Connection, Message, ReplyTo, TrafficClass, Worker};
-use protocol::monitor::{MonitorReply, MonitorRequest, ResolveReply};
-use protocol::{Epoch, Kind, OsdId};
-use std::collections::BTreeMap;
+use super::refuse_hello;
+use cluster::{ControlError, ControlPlane, Monitor};
+use messenger::Worker;
+use protocol::Epoch;
+use protocol::monitor::MonitorRequest;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before a save that failed is done again.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// Time for an OSD to fence a session, sync and report, or to make a decision durable. An OSD that
-/// dies meanwhile is noticed by its heartbeats; this is for a disk that is slow.
-const RESOLVE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The owner.
 pub(super) struct Owner {
@@ -32,23 +27,7 @@ pub(super) struct Owner {
     inbox: Arc<Inbox>,
     /// Epoch of the state on disk, which is also the last one published.
     saved: Epoch,
-    subscribers: BTreeMap<u64, Subscriber>,
-    /// The connection on which an OSD was last heard: it is asked there.
-    osds: BTreeMap<OsdId, Connection>,
-    clients: Clients,
-}
-
-struct Subscriber {
-    connection: Connection,
-    /// The last map sent there.
-    sent: Epoch,
-}
-
-/// An answer that waits for the save.
-struct Answer {
-    connection: Connection,
-    reply_to: ReplyTo,
-    reply: MonitorReply,
+    desk: Desk,
 }
 
 impl Owner {
@@ -60,17 +39,8 @@ impl Owner {
         inbox: Arc<Inbox>,
         saved: Epoch,
     ) -> Self {
-        let (control, clients) = (Some(control), Clients::default());
-        Self {
-            worker,
-            monitor,
-            control,
-            inbox,
-            saved,
-            subscribers: BTreeMap::new(),
-            osds: BTreeMap::new(),
-            clients,
-        }
+        let desk = Desk::new(worker.clone(), Arc::clone(&inbox));
+        Self { worker, monitor, control: Some(control), inbox, saved, desk }
     }
 
     /// Runs until [`Event::Stop`], or until the state cannot be saved.
@@ -88,15 +58,10 @@ impl Owner {
             if !self.save_somehow().await {
                 return;
             }
-            self.publish();
-            for Answer { connection, reply_to, reply } in answers {
-                let front = protocol::encode(&reply);
-                let message =
-                    Message::new(reply_to.class, Kind::MonitorReply.to_u16(), front, Bytes::new());
-                connection.reply_to(reply_to, message);
-            }
+            self.desk.publish(self.saved, || self.monitor.update());
+            answers.into_iter().for_each(Answer::send);
             for action in self.monitor.actions(now) {
-                self.ask(action);
+                self.desk.ask(action);
             }
         }
     }
@@ -104,48 +69,35 @@ impl Owner {
     fn apply(&mut self, event: Event, at: Duration, answers: &mut Vec<Answer>) -> ControlFlow<()> {
         match event {
             Event::Request { connection, reply_to, request } => {
-                self.note_sender(&connection, &request);
+                self.desk.note_sender(&connection, &request, self.monitor.map());
                 let renewed = match &request {
                     MonitorRequest::RenewSession { session } => Some(*session),
                     _ => None,
                 };
                 let reply = self.monitor.handle(request, at);
-                self.clients.note(&connection, renewed, &reply);
+                self.desk.clients.note(&connection, renewed, &reply);
                 answers.push(Answer { connection, reply_to, reply });
             }
             Event::AskClient { connection, reply_to, session, asked } => {
-                self.clients.ask(&self.worker, session, asked, connection, reply_to);
+                self.desk.clients.ask(&self.worker, session, asked, connection, reply_to);
             }
             Event::Closed { connection } => {
-                self.clients.closed(connection);
-                self.subscribers.remove(&connection);
-                self.osds.retain(|_, c| c.id() != connection);
+                self.desk.closed(connection);
             }
             Event::Resolved { ticket, reply } => self.monitor.resolve_answer(ticket, reply, at),
             // Whoever asked may have gone.
             Event::Tell(sender) => drop(sender.try_send(self.monitor.status())),
             Event::Tick => self.monitor.tick(at),
+            Event::Hello { connection, reply_to, .. } => refuse_hello(&connection, reply_to),
+            // of several only
+            Event::Answered { .. }
+            | Event::Ungreeted { .. }
+            | Event::Frame { .. }
+            | Event::Kept { .. }
+            | Event::Reopened(_) => {}
             Event::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
-    }
-
-    fn note_sender(&mut self, connection: &Connection, request: &MonitorRequest) {
-        let osd = match request {
-            MonitorRequest::Boot { osd, .. } => *osd,
-            MonitorRequest::Heartbeat { report } => report.osd,
-            MonitorRequest::Subscribe => {
-                let subscriber =
-                    Subscriber { connection: connection.clone(), sent: self.monitor.map().epoch };
-                self.subscribers.insert(connection.id(), subscriber);
-                return;
-            }
-            _ => return,
-        };
-        let member = self.monitor.map().osds.contains_key(&osd);
-        if member && self.osds.get(&osd).is_none_or(|known| known.id() != connection.id()) {
-            self.osds.insert(osd, connection.clone());
-        }
     }
 
     /// Saves, again and again while there is no space: until then nobody hears of the map, nor of
@@ -199,48 +151,5 @@ impl Owner {
         result?;
         self.saved = epoch;
         Ok(())
-    }
-
-    /// Sends the map to whoever has an older one. A subscriber without TCP gets the newest one when
-    /// it is back.
-    fn publish(&mut self) {
-        let epoch = self.monitor.map().epoch;
-        let mut front = None;
-        for subscriber in
-            self.subscribers.values_mut().filter(|s| s.sent < epoch && s.connection.is_up())
-        {
-            let front =
-                front.get_or_insert_with(|| protocol::encode(&self.monitor.update())).clone();
-            let message =
-                Message::new(TrafficClass::Control, Kind::MapUpdate.to_u16(), front, Bytes::new());
-            subscriber.connection.send(message);
-            subscriber.sent = epoch;
-        }
-    }
-
-    /// Asks an OSD about a dead session; what becomes of it arrives in the inbox.
-    fn ask(&self, action: Action) {
-        let Action { ticket, osd, request } = action;
-        let inbox = Arc::clone(&self.inbox);
-        let Some(connection) = self.osds.get(&osd).cloned() else {
-            return inbox.push(Event::Resolved { ticket, reply: None });
-        };
-        let front = protocol::encode(&request);
-        let message =
-            Message::new(TrafficClass::Control, Kind::Resolve.to_u16(), front, Bytes::new());
-        self.worker.spawn(async move {
-            let reply = match connection.call(message, RESOLVE_DEADLINE).await {
-                Ok(reply) => protocol::decode::<ResolveReply>("resolve reply", &reply.front)
-                    .inspect_err(
-                        |error| tracing::warn!(%osd, %error, "answer about a dead session"),
-                    )
-                    .ok(),
-                Err(error) => {
-                    tracing::debug!(%osd, %error, "no answer about a dead session");
-                    None
-                }
-            };
-            inbox.push(Event::Resolved { ticket, reply });
-        });
     }
 }

@@ -1,5 +1,7 @@
 //! The role over real loopback sockets, with storage daemons that only pretend.
 
+mod several;
+
 use super::*;
 use bytes::Bytes;
 use cluster::{ClusterMap, SessionState};

@@ -6,16 +6,19 @@
 //! (what a disk holds is a log), *one-leader-per-term*, *committed-is-kept*,
 //! *published-was-committed*, *replicas-equal*; at the end *progress* (everything comes to rest,
 //! with one leader) and *linearizable* (each register's history is one that a single register could
-//! have had).
+//! have had). Some walks are about a client's session instead (`sessions`), and check that it does
+//! not act when it is dead.
 
 mod disk;
 pub mod linear;
 mod node;
+mod sessions;
 mod world;
 
 use consensus::Role;
 use fastrand::Rng;
 use protocol::Rules;
+use sessions::Sessions;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +31,8 @@ const STEPS: u64 = 3000;
 const REST: Duration = Duration::from_secs(90);
 /// Frames on the way, at most; the oldest are lost.
 const NET_MAX: usize = 400;
+/// One walk of so many is about a session: those whose seeds have this remainder.
+const SESSION_WALKS: (u64, u64) = (16, 5);
 
 /// What may go wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -83,6 +88,8 @@ pub const STATES: &[&str] = &[
     "a leader hands over",
     "a read under a lease",
     "a replaced disk's replica takes over",
+    "a session dies",
+    "a session is renewed by the next leader",
     "a snapshot is begun",
     "a snapshot is taken over",
     "a write is answered",
@@ -192,7 +199,12 @@ impl Walk {
         if is_quick {
             faults = vec![Fault::Cut, Fault::Kill];
         }
-        let world = World::new(random.u64(..), count, rules);
+        let mut world = World::new(random.u64(..), count, rules);
+        if seed % SESSION_WALKS.0 == SESSION_WALKS.1 {
+            // a clock that jumps ahead ends sessions early: promises.md says so
+            faults = vec![Fault::Kill, Fault::Cut, Fault::Stop];
+            world.sessions = Some(Sessions::new(seed));
+        }
         Self { world, faults, next_jump: Duration::ZERO, lost: None, is_quick }
     }
 
@@ -250,6 +262,8 @@ impl Walk {
                 self.world.collect(node)
             }
             958..975 => self.mend(),
+            // for a session to live there has to be a leader, mostly
+            _ if self.world.sessions.is_some() && self.world.random.u8(0..5) > 0 => self.mend(),
             _ => {
                 let fault = self.faults[self.world.random.usize(0..self.faults.len())];
                 self.fault(fault)
@@ -260,6 +274,9 @@ impl Walk {
     /// Somebody calls one of those who think that they lead. Where leases matter, the log has to
     /// stand still until there are two.
     fn call(&mut self, group: consensus::GroupId) -> Check {
+        if self.world.sessions.is_some() {
+            return self.world.session_step();
+        }
         let nodes = self.world.nodes.iter().enumerate();
         let term = |node: &node::Node| match node.status(group)?.role {
             Role::Leader { term } => Some(term),

@@ -3,6 +3,7 @@
 use super::disk::Disk;
 use super::linear::{Call, What, is_linearizable};
 use super::node::{App, Node};
+use super::sessions::{self, Sessions};
 use consensus::{
     Body, Entry, Frame, GroupId, NodeId, Outcome, Output, Recovered, ReplicaId, Role, Term, Ticket,
     Voters,
@@ -65,6 +66,8 @@ pub struct World {
     /// What was reached.
     pub covered: BTreeMap<&'static str, u64>,
     steps: u64,
+    /// In walks that are about a session.
+    pub sessions: Option<Sessions>,
 }
 
 /// All groups.
@@ -98,6 +101,7 @@ impl World {
             story: None,
             covered: BTreeMap::new(),
             steps: 0,
+            sessions: None,
         };
         for node in 0..usize::from(count) {
             world.start(node).expect("a first log can be opened");
@@ -137,6 +141,7 @@ impl World {
         let id = NodeId(node as u16);
         // nobody will answer: what was to be written may have been
         self.asked.retain(|(at, _), _| *at != id);
+        self.sessions.iter_mut().for_each(|sessions| sessions.forget(id));
     }
 
     /// A disk is lost for good. Rule: NewIdentity.
@@ -267,6 +272,12 @@ impl World {
                     self.tell(|_| format!("node {node} {group:?} is {role:?}"));
                     if matches!(role, Role::Leader { .. }) {
                         self.cover("a leader");
+                        let (clock, rules) = (self.now + self.nodes[node].skew, self.rules);
+                        if let Some(sessions) =
+                            self.sessions.as_mut().filter(|_| group == sessions::GROUP)
+                        {
+                            sessions.leads(id, clock, rules);
+                        }
                     }
                 }
                 Output::Settled { ticket, outcome } => self.settle(node, ticket, outcome)?,
@@ -296,8 +307,13 @@ impl World {
         app.apply(entry);
         let app = *app;
         self.tell(|_| format!("node {node} {group:?} is given {} = {}", entry.index, app.value));
+        let is_first = !self.committed.contains_key(&(group, entry.index));
         let known = self.committed.entry((group, entry.index)).or_insert((entry.term, app));
-        if *known != (entry.term, app) {
+        if *known == (entry.term, app) {
+            if group == sessions::GROUP && app.value == sessions::DEAD {
+                return self.session_dead(node, is_first);
+            }
+        } else {
             let (index, term) = (entry.index, entry.term);
             let what =
                 if known.1.value == app.value { "replicas-equal" } else { "committed-is-kept" };
@@ -308,7 +324,34 @@ impl World {
         Ok(())
     }
 
+    fn session_dead(&mut self, node: usize, is_first: bool) -> Check {
+        let (id, now) = (NodeId(node as u16), self.now);
+        let clock = now + self.nodes[node].skew;
+        let Some(sessions) = &mut self.sessions else { return Ok(()) };
+        if !sessions.dead(id, clock, is_first, now) {
+            return Err(format!("expired-sessions-do-not-act: node {node}: {sessions:?}"));
+        }
+        if is_first {
+            self.cover("a session dies");
+        }
+        Ok(())
+    }
+
+    /// Something happens to the session, in walks that are about one.
+    pub fn session_step(&mut self) -> Check {
+        let Some(mut sessions) = self.sessions.take() else { return Ok(()) };
+        let node = sessions.step(&mut self.nodes, self.now);
+        self.sessions = Some(sessions);
+        node.map_or(Ok(()), |node| self.collect(node))
+    }
+
     fn settle(&mut self, node: usize, ticket: Ticket, outcome: Outcome) -> Check {
+        if let Some(sessions) = &mut self.sessions {
+            let answered = matches!(outcome, Outcome::Confirmed(_));
+            if sessions.settled(NodeId(node as u16), ticket, answered) {
+                self.cover("a session is renewed by the next leader");
+            }
+        }
         let Some(Asked { group, call }) = self.asked.remove(&(NodeId(node as u16), ticket)) else {
             return Ok(());
         };

@@ -1,0 +1,17 @@
+//! Finding the monitors of a cluster, and asking the one that leads.
+//!
+//! * [`list`]: which address is dialled next, pure.
+//! * [`link`]: [`MonitorLink`], one connection to whichever monitor answers, moved to another one
+//!   when it is silent, refuses or does not lead.
+//! * [`repeat`]: which requests may be sent again when it is not known what became of them.
+//!
+//! Contract: a cluster with one monitor at one address costs one connection and no message beyond
+//! those that are asked for.
+
+pub mod link;
+pub mod list;
+pub mod repeat;
+
+pub use link::{LinkConfig, LinkError, MonitorEvents, MonitorLink, nobody_listens};
+pub use list::{MONITORS_MAX, Monitors, Next};
+pub use repeat::may_repeat;
