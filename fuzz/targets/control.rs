@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use messenger::histogram::Times;
 use messenger::{HistoryReport, Mapping, TelemetryReport};
 use protocol::admin::{AdminReply, AdminRequest};
-use protocol::{SessionId, monitor, namespace, recovery, scrub, shard};
+use protocol::{SessionId, monitor, namespace, quorum, recovery, scrub, shard};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn show(report: &TelemetryReport) {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, front)) = bytes.split_first() else { return };
-    match which % 22 {
+    match which % 23 {
         0 => drop(check::<monitor::MonitorRequest>(front)),
         1 => drop(check::<monitor::MonitorReply>(front)),
         2 => drop(check::<monitor::MapUpdate>(front)),
@@ -64,6 +64,7 @@ fuzz_target!(|bytes: &[u8]| {
         18 => drop(check::<SessionId>(front)),
         19 => drop(check::<shard::ObjectsReply>(front)),
         20 => check::<Vec<TelemetryReport>>(front).iter().flatten().for_each(show),
+        21 => drop(check::<quorum::MonitorHello>(front)),
         _ => drop(check::<AdminRequest>(front)),
     }
 });

@@ -173,11 +173,13 @@ impl Three<'_> {
         let dir = self.cluster.data_dir(&monitor_name(lost));
         std::fs::remove_dir_all(&dir).doing(|| format!("cannot remove {}", dir.display()))?;
         self.revive(lost)?;
-        wait_for(self.bench, "all vote", || {
-            let status = self.status(leader)?;
+        let all_vote = |node: &usize| {
+            let status = self.status(*node)?;
             let all = status["quorum"]["monitors"].as_array()?;
             all.iter().all(|m| m["up"] == true && m["votes"] == true).then_some(())
-        })?;
+        };
+        // also by what it says itself: the others remember for a moment what it was
+        wait_for(self.bench, "all vote", || [lost, leader].iter().try_for_each(all_vote))?;
         let other = (0..3).find(|node| ![lost, leader].contains(node)).unwrap_or_default();
         self.kill(other)?;
         let leader = self.leader(&without(other))?;

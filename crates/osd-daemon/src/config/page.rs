@@ -89,6 +89,7 @@ fn toml_type(rust_type: &str) -> &'static str {
         "PathBuf" => "string, path",
         "String" => "string",
         "Vec<Role>" => "list of strings",
+        "Vec<HostPort>" => "list of HOST:PORT",
         _ => "",
     }
 }

@@ -286,9 +286,13 @@ impl Member {
                 up: self.peers.is_up(node, must_speak, now),
                 votes: voters.is_some_and(|voters| {
                     let of_node = |id: &ReplicaId| id.node() == node;
+                    let known = || voters.voters.iter().copied().find(of_node);
+                    // while voters change it is one of those before and of those after
+                    let settled =
+                        |id: &ReplicaId| voters.outgoing.is_empty() || voters.outgoing.contains(id);
                     speaks_as
-                        .or(voters.voters.iter().copied().find(of_node))
-                        .is_some_and(|id| voters.is_voter(id))
+                        .or_else(known)
+                        .is_some_and(|id| voters.voters.contains(&id) && settled(&id))
                 }),
             }
         };

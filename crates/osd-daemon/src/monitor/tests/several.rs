@@ -150,6 +150,7 @@ fn three_begin_one_cluster_and_any_may_go() {
     }
     let osds = whole_cluster(&three.clients.handle(), addr);
     osds[0].heartbeat(0);
+    wait_until("all know the cluster", || (0..3).all(|node| three.try_status(node).is_some()));
     let beats: Vec<Peer> = (0..3).map(|node| three.peer(node)).collect();
     (0..3).for_each(|osd| beats.iter().for_each(|peer| peer.heartbeat(osd)));
     assert_eq!(three.peer(follower).status().total_bytes, 600, "OSDs report to all");
