@@ -2,10 +2,11 @@
 //!
 //! Contract: done once, when a process starts. A resolver that does not know a name, or a monitor
 //! with several addresses none of which answers, may come up a little later, as after a power cut:
-//! both are tried again for [`WAIT_MAX`].
+//! both are tried again for [`WAIT_MAX`]. Of several monitors those that run elsewhere are looked up
+//! when they are dialled, and again after a failure.
 
 use crate::config::{Config, MDS_PORT, Monitors, OSD_PORT, OsdPlace, Role};
-use messenger::address::{HostPort, first_that_listens};
+use messenger::address::{HostPort, HostPorts, first_that_listens};
 use protocol::MONITOR_PORT;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire};
@@ -29,8 +30,10 @@ pub struct AddressError {
 /// told, for the one that was taken.
 #[derive(Clone, Debug)]
 pub struct Addresses {
-    /// Where the monitor is reached.
+    /// Where the monitor is reached, if it is the only one or runs here.
     pub monitor: SocketAddr,
+    /// Where each of several monitors is, in the order in which they are dialled from here.
+    pub dialled: Option<HostPorts>,
     /// Where it listens, if it runs here.
     pub monitor_listen: SocketAddr,
     /// Where all monitors are reached, and which one runs here, if they are several and one does.
@@ -60,9 +63,17 @@ pub struct OsdAddresses {
 /// [`AddressError`] for the first name that stays unknown.
 pub fn find(config: &Config, cancel: &AtomicBool) -> Result<Addresses, AddressError> {
     let lookup = Lookup { until: Instant::now() + WAIT_MAX, cancel };
-    let monitors = lookup.all("monitor_addr", &config.monitor_addr, MONITOR_PORT)?;
-    let runs_here = config.roles.contains(&Role::Monitor);
-    let monitor = if runs_here { monitors[0] } else { lookup.listening(&monitors) };
+    let (monitor, several) = match &config.monitors {
+        Some(several @ Monitors { own: None, .. }) => (None, Some(several)),
+        several => {
+            let found = lookup.all("monitor_addr", &config.monitor_addr, MONITOR_PORT)?;
+            let runs_here = config.roles.contains(&Role::Monitor);
+            let monitor = if runs_here { found[0] } else { lookup.listening(&found) };
+            (Some(monitor), several.as_ref())
+        }
+    };
+    let dialled = several.and_then(|several| HostPorts::new(several.dialled()).ok());
+    let monitor = monitor.unwrap_or(SocketAddr::from(([127, 0, 0, 1], MONITOR_PORT)));
     let unless = |role, address: SocketAddr| (!config.roles.contains(&role)).then_some(address);
     let monitor_listen = match unless(Role::Monitor, monitor) {
         Some(unused) => unused,
@@ -94,7 +105,7 @@ pub fn find(config: &Config, cancel: &AtomicBool) -> Result<Addresses, AddressEr
         })
     };
     let osds = config.osds.iter().map(osd).collect::<Result<_, AddressError>>()?;
-    Ok(Addresses { monitor, monitor_listen, quorum, mds_listen, mds_advertise, osds })
+    Ok(Addresses { monitor, dialled, monitor_listen, quorum, mds_listen, mds_advertise, osds })
 }
 
 /// What others are told who listens at `taken`: that, or what was configured, with its port.

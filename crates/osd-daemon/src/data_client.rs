@@ -6,11 +6,11 @@
 
 use crate::mds::{DataError, DataFuture, DataWorker, MdsHandle};
 use client::{Client, ClientConfig, ClientError};
+use messenger::address::HostPorts;
 use messenger::sync::{ContentionMutex, LockTable};
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::ClusterId;
 use protocol::monitor::DAEMON_SESSION;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -40,17 +40,18 @@ impl DataClient {
     /// # Errors
     /// When the thread cannot be made.
     pub fn start(
-        monitor: SocketAddr,
+        monitors: &HostPorts,
         mds: &Arc<MdsHandle>,
         locks: &LockTable,
     ) -> std::io::Result<DataClient> {
         let slot = Arc::new(ContentionMutex::new(locks, "mds data client", None));
         let (stop, stopped) = channel();
         let (filled, for_mds) = (Arc::clone(&slot), Arc::downgrade(mds));
+        let monitors = monitors.to_string();
         let open = move || {
             loop {
                 let Some(mds) = for_mds.upgrade() else { return };
-                match config(monitor, mds.cluster()).map(Client::connect) {
+                match config(&monitors, mds.cluster()).map(Client::connect) {
                     None => tracing::debug!("the cluster is not known yet"),
                     Some(Ok(opened)) => {
                         *filled.lock() = Some(opened.clone());
@@ -86,13 +87,13 @@ impl DataClient {
 }
 
 /// Only for the cluster of the namespace: another one's files have the same numbers.
-fn config(monitor: SocketAddr, cluster: ClusterId) -> Option<ClientConfig> {
+fn config(monitors: &str, cluster: ClusterId) -> Option<ClientConfig> {
     let is_known = cluster != ClusterId::default();
     is_known.then(|| ClientConfig {
         workers: 1,
         timeout: ATTEMPT_MAX,
         cluster,
-        ..ClientConfig::new(monitor.to_string(), format!("{DAEMON_SESSION}mds: deletes objects"))
+        ..ClientConfig::new(monitors, format!("{DAEMON_SESSION}mds: deletes objects"))
     })
 }
 

@@ -15,6 +15,7 @@ use crate::readiness;
 use crate::supervisor::{self, Supervisor};
 use cluster::{ControlError, PoolSpec};
 use ec_store::superblock::DataDirError;
+use messenger::address::HostPorts;
 use messenger::http::{HttpError, HttpServer};
 use messenger::{Handle, Runtime, RuntimeConfig, RuntimeError};
 use metadata::StoreError;
@@ -98,9 +99,10 @@ struct Mds {
 
 impl Mds {
     fn start(config: MdsConfig, handle: &Handle) -> Result<Mds, StartError> {
-        let monitor = config.monitor;
+        let monitors = config.monitors.clone();
         let mds = Arc::new(mds::start(config, handle)?);
-        let data = DataClient::start(monitor, &mds, handle.locks()).map_err(StartError::Thread)?;
+        let data =
+            DataClient::start(&monitors, &mds, handle.locks()).map_err(StartError::Thread)?;
         Ok(Mds { handle: mds, data })
     }
 
@@ -183,12 +185,13 @@ impl Running {
             }
             self.monitor = Some((monitor, runtime));
         }
+        let monitors = found.dialled.clone().unwrap_or_else(|| monitor_addr.into());
         if wants(Role::Osd) {
             for addresses in &found.osds {
                 let osd_config = OsdConfig {
                     live: live(),
                     cancel: Arc::clone(cancel),
-                    ..osd_config(config, addresses, monitor_addr)
+                    ..osd_config(config, addresses, &monitors)
                 };
                 match osd::start(osd_config) {
                     Ok(osd) => self.osds.push(osd),
@@ -214,7 +217,7 @@ impl Running {
                 ms_local_sockets: config.ms_local_sockets,
                 ms_idle_timeout: config.ms_idle_timeout,
                 sync_interval: Duration::from_millis(config.mds_sync_interval_ms),
-                ..MdsConfig::new(found.mds_listen, config.role_dir("mds"), monitor_addr)
+                ..MdsConfig::new(found.mds_listen, config.role_dir("mds"), monitors.clone())
             };
             let handle = runtime.handle();
             let mds = match Mds::start(mds_config.clone(), &handle) {
@@ -310,7 +313,7 @@ fn monitor_config(config: &Config, listen: SocketAddr) -> MonitorConfig {
     }
 }
 
-fn osd_config(config: &Config, addresses: &OsdAddresses, monitor: SocketAddr) -> OsdConfig {
+fn osd_config(config: &Config, addresses: &OsdAddresses, monitors: &HostPorts) -> OsdConfig {
     let id = OsdId::new(addresses.id);
     OsdConfig {
         advertise: addresses.advertise,
@@ -341,7 +344,7 @@ fn osd_config(config: &Config, addresses: &OsdAddresses, monitor: SocketAddr) ->
         osd_recovery_max_active: config.osd_recovery_max_active,
         osd_recovery_max_bytes_per_sec: config.osd_recovery_max_bytes_per_sec,
         osd_dirty_objects_max: config.osd_dirty_objects_max as usize,
-        ..OsdConfig::new(id, config.role_dir(&id.to_string()), addresses.listen, monitor)
+        ..OsdConfig::new(id, config.role_dir(&id.to_string()), addresses.listen, monitors.clone())
     }
 }
 

@@ -183,7 +183,17 @@ impl HostPorts {
         }
     }
 
-    fn new(addresses: impl Iterator<Item = HostPort>) -> Result<HostPorts, NotAddresses> {
+    /// Where the only one is, if there is one only, and nothing has to be looked up for it.
+    pub fn only_addr(&self) -> Option<SocketAddr> {
+        let only = self.only()?;
+        Some(SocketAddr::new(only.host.parse().ok()?, only.port?))
+    }
+
+    /// The list of these.
+    ///
+    /// # Errors
+    /// There is none, or there are more than [`HOST_PORTS_MAX`].
+    pub fn new(addresses: impl IntoIterator<Item = HostPort>) -> Result<HostPorts, NotAddresses> {
         let mut list: Vec<HostPort> = Vec::new();
         for address in addresses {
             if !list.contains(&address) {
@@ -204,7 +214,7 @@ impl FromStr for HostPorts {
     fn from_str(text: &str) -> Result<HostPorts, NotAddresses> {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let found = words.map(str::parse).collect::<Result<Vec<_>, NotAnAddress>>()?;
-        HostPorts::new(found.into_iter())
+        HostPorts::new(found)
     }
 }
 

@@ -15,6 +15,15 @@ pub struct Monitors {
     pub own: Option<u16>,
 }
 
+impl Monitors {
+    /// Where the other roles of this process dial: its own monitor first.
+    pub fn dialled(&self) -> Vec<HostPort> {
+        let mut list = self.list.clone();
+        list.rotate_left(usize::from(self.own.unwrap_or(0)));
+        list
+    }
+}
+
 /// What the settings say; `None`: there is one monitor.
 pub(super) fn of(s: &Settings, roles: &[Role]) -> Result<Option<Monitors>, ConfigError> {
     let list = s.monitors.clone().unwrap_or_default();

@@ -10,8 +10,9 @@ mod backlog;
 use super::inbox::{Event, Inbox};
 use super::link;
 use backlog::{Backlog, Job};
+use client::monitors::MonitorLink;
+use messenger::Worker;
 use messenger::sync::{Sender, oneshot};
-use messenger::{Connection, Worker};
 use metadata::{PurgeEntry, SizeRecovery};
 use protocol::Gfid;
 use protocol::monitor::MdsReport;
@@ -66,7 +67,7 @@ struct Work<E> {
 pub(super) async fn run(
     worker: Worker,
     inbox: Arc<Inbox>,
-    monitor: Connection,
+    monitor: MonitorLink,
     data: Rc<dyn DataWorker>,
 ) {
     let for_sizes = Rc::clone(&data);
@@ -165,7 +166,7 @@ impl<E: Copy + 'static> Work<E> {
 async fn tell_stuck(
     worker: Worker,
     inbox: Arc<Inbox>,
-    monitor: Connection,
+    monitor: MonitorLink,
     sizes: Rc<Work<SizeRecovery>>,
     purges: Rc<Work<PurgeEntry>>,
 ) {

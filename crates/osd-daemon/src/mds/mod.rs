@@ -24,9 +24,11 @@ pub use data::{DataError, DataFuture, DataWorker};
 
 use crate::admin::{LiveConfig, LiveStart};
 use crate::random::random_u128;
+use client::monitors::MonitorLink;
 use inbox::{Event, Inbox};
+use messenger::address::HostPorts;
 use messenger::sync::{Receiver, block_on, oneshot};
-use messenger::{Connection, Handle, LateCluster, ListenConfig, ListenError, Listener, Worker};
+use messenger::{Handle, LateCluster, ListenConfig, ListenError, Listener, Worker};
 use metadata::{EmbeddedStore, ServiceConfig, StoreConfig, StoreError};
 use owner::Owner;
 use protocol::ClusterId;
@@ -48,8 +50,8 @@ pub struct MdsConfig {
     pub advertise: Option<SocketAddr>,
     /// Directory of its store; made if missing.
     pub dir: PathBuf,
-    /// Where the monitor listens.
-    pub monitor: SocketAddr,
+    /// Where the monitor listens, or each of several.
+    pub monitors: HostPorts,
     /// The cluster, if it is known already; zero means that the store knows it, or the monitor will
     /// tell.
     pub cluster: ClusterId,
@@ -79,12 +81,12 @@ pub struct MdsConfig {
 
 impl MdsConfig {
     /// Default settings.
-    pub fn new(listen: SocketAddr, dir: PathBuf, monitor: SocketAddr) -> Self {
+    pub fn new(listen: SocketAddr, dir: PathBuf, monitors: impl Into<HostPorts>) -> Self {
         Self {
             listen,
             advertise: None,
             dir,
-            monitor,
+            monitors: monitors.into(),
             cluster: ClusterId::new(0),
             worker: 0,
             sync_interval: Duration::from_secs(5),
@@ -136,7 +138,7 @@ pub struct MdsHandle {
     handle: Handle,
     worker: usize,
     inbox: Arc<Inbox>,
-    monitor: Connection,
+    monitor: MonitorLink,
     cluster: LateCluster,
     running: Arc<AtomicBool>,
     listener: Option<Listener>,

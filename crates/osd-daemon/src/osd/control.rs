@@ -4,12 +4,12 @@
 
 use super::link;
 use super::power::Losses;
-use super::shared::Shared;
+use super::shared::{AskError, Shared};
 use super::{side, views};
 use cluster::ClusterMap;
 use messenger::Worker;
 use protocol::Epoch;
-use protocol::monitor::{MapUpdate, MonitorReply};
+use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,9 +60,23 @@ impl Control {
         self.shared.is_stopping()
     }
 
-    /// A map from the monitor.
+    /// Asks the monitor that leads.
+    pub async fn ask(
+        &self,
+        request: &MonitorRequest,
+        deadline: Duration,
+    ) -> Result<MonitorReply, AskError> {
+        self.shared.ask(request, deadline).await
+    }
+
+    /// A map from a monitor. The newest epoch counts, whoever says it.
     pub fn take_map(self: &Rc<Self>, update: &MapUpdate) {
         let newest = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
+        let is_ours =
+            !self.shared.cluster.is_known() || self.shared.cluster.get() == update.cluster;
+        if update.epoch >= newest && is_ours {
+            self.shared.learn_monitors(&update.monitors);
+        }
         if update.epoch <= newest {
             return;
         }
@@ -73,7 +87,7 @@ impl Control {
         if let Err(what) = map.check_invariants() {
             return tracing::error!(epoch = %map.epoch, what, "map dropped: it is inconsistent");
         }
-        if self.shared.identity.get().is_some_and(|identity| identity.cluster != map.cluster) {
+        if !self.shared.cluster.learn(map.cluster) {
             return tracing::error!(cluster = %map.cluster, "map dropped: it is another cluster's");
         }
         tracing::debug!(osd = %self.shared.config.id, epoch = %map.epoch, "map");
@@ -137,8 +151,6 @@ impl Control {
     /// The monitor has a map of this epoch, and it has not come.
     pub fn missed_a_map(self: &Rc<Self>, epoch: Epoch) {
         tracing::warn!(%epoch, "a map was missed: asking for it");
-        if let Some(monitor) = self.shared.monitor() {
-            self.worker.spawn(link::subscribe(self.worker.clone(), monitor, Rc::clone(self)));
-        }
+        self.worker.spawn(link::subscribe(self.worker.clone(), Rc::clone(self)));
     }
 }

@@ -1,6 +1,8 @@
-//! Heartbeats: what keeps this OSD in the cluster, on a thread and a connection of their own.
+//! Heartbeats: what keeps this OSD in the cluster, on a thread and connections of their own, one to
+//! each monitor: whichever leads has heard this OSD itself.
 //!
-//! Contract: neither busy cores nor a connection full of data delay a heartbeat. What the cores
+//! Contract: neither busy cores, nor a connection full of data, nor another monitor that is silent
+//! delay a heartbeat. What the cores
 //! have to say they leave as signs of life ([`super::shared::Pulse`]); when these stay out,
 //! [`super::rhythm`] decides. An OSD whose sync failed leaves for good, and its next start counts
 //! as a loss of power: the kernel may have dropped what it could not write.
@@ -17,6 +19,7 @@ use messenger::{
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::{ClusterId, Epoch, Kind};
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +56,7 @@ pub(super) fn start(
             shared,
             cluster,
             power,
-            connection: RefCell::default(),
+            peers: RefCell::default(),
             lags: Cell::default(),
             is_asking: Cell::default(),
         });
@@ -63,52 +66,95 @@ pub(super) fn start(
     Ok(runtime)
 }
 
+/// A monitor.
+struct Peer {
+    addr: SocketAddr,
+    connection: RefCell<Option<Connection>>,
+    /// It owes an answer to a heartbeat.
+    is_beating: Cell<bool>,
+    /// The epoch that its last answer named and this OSD did not know then.
+    behind: Cell<Option<Epoch>>,
+}
+
 struct Heart {
     worker: Worker,
     shared: Arc<Shared>,
     cluster: ClusterId,
     power: Arc<PowerFile>,
-    connection: RefCell<Option<Connection>>,
+    peers: RefCell<Vec<Rc<Peer>>>,
     /// Whether its disk lags, as it was last asked, and when.
     lags: Cell<Option<(Instant, bool)>>,
     is_asking: Cell<bool>,
 }
 
 impl Heart {
-    fn connect(&self) {
-        let to = ConnectConfig::new(
-            self.shared.config.monitor,
-            self.cluster,
-            format!("{} heart", self.shared.config.id),
-        );
+    fn connect(&self, addr: SocketAddr) -> Connection {
+        let name = format!("{} heart", self.shared.config.id);
+        let to = ConnectConfig::new(addr, self.cluster, name);
         let shared = Arc::clone(&self.shared);
         let link = move |_: &Worker| Rc::new(HeartLink { shared }) as Rc<dyn Service>;
-        let connection = self.worker.handle().connect(self.worker.index(), to, link);
-        *self.connection.borrow_mut() = Some(connection);
+        self.worker.handle().connect(self.worker.index(), to, link)
     }
 
+    /// The monitors that there are by now, each with a connection.
+    fn peers(&self) -> Vec<Rc<Peer>> {
+        let addrs = self.shared.monitors();
+        let mut peers = self.peers.borrow_mut();
+        // With none known, none has gone.
+        if !addrs.is_empty() {
+            peers.retain(|peer| {
+                let stays = addrs.contains(&peer.addr);
+                if let (false, Some(gone)) = (stays, peer.connection.take()) {
+                    gone.close();
+                }
+                stays
+            });
+        }
+        for addr in addrs {
+            if !peers.iter().any(|peer| peer.addr == addr) {
+                let (connection, is_beating, behind) = Default::default();
+                peers.push(Rc::new(Peer { addr, connection, is_beating, behind }));
+            }
+        }
+        for peer in peers.iter() {
+            peer.connection.borrow_mut().get_or_insert_with(|| self.connect(peer.addr));
+        }
+        peers.clone()
+    }
+
+    /// Tells all monitors that this OSD leaves; the one that leads acts on it.
+    async fn tell_leave(&self) -> bool {
+        let request = MonitorRequest::Leave { osd: self.shared.config.id };
+        let ask = |peer: &Rc<Peer>| {
+            peer.connection.borrow().as_ref().map(|c| ask_on(c, &request, ANSWER_MAX))
+        };
+        let asked: Vec<_> = self.peers().iter().filter_map(ask).collect();
+        let mut left = false;
+        for answer in asked {
+            left |= matches!(answer.await, Ok(MonitorReply::Done(_)));
+        }
+        left
+    }
+
+    /// Asks any monitor that answers: the first that is connected.
     async fn ask(&self, request: &MonitorRequest) -> Result<MonitorReply, AskError> {
-        let call = self
-            .connection
-            .borrow()
-            .as_ref()
-            .map(|connection| ask_on(connection, request, ANSWER_MAX));
+        let connections = self.peers().into_iter().filter_map(|p| p.connection.borrow().clone());
+        let mut connections: Vec<Connection> = connections.collect();
+        connections.sort_by_key(|connection| !connection.is_up());
+        let call = connections.first().map(|connection| ask_on(connection, request, ANSWER_MAX));
         call.ok_or(AskError::NotConnected)?.await
     }
 
     async fn run(self: Rc<Self>) {
         let mut rhythm = Rhythm::new(Instant::now());
-        let (mut behind, mut left) = (None, false);
+        let mut left = false;
         while !self.shared.is_stopping() {
             if let Some(why) = self.shared.poison() {
                 return self.give_up(&why).await;
             }
-            if self.connection.borrow().is_none() {
-                self.connect();
-            }
             let signs = self.signs();
             match rhythm.step(Instant::now(), signs, left) {
-                Step::Beat => behind = self.beat(behind).await,
+                Step::Beat => self.beat(),
                 Step::Leave => left = self.leave(&signs).await,
                 Step::Away => {}
                 Step::Silent => {
@@ -167,21 +213,46 @@ impl Heart {
         });
     }
 
-    /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know
-    /// then.
-    async fn beat(&self, behind: Option<Epoch>) -> Option<Epoch> {
-        let epoch =
-            match self.ask(&MonitorRequest::Heartbeat { report: self.shared.report() }).await {
-                Ok(MonitorReply::Done(epoch)) => epoch,
-                Ok(other) => {
-                    tracing::warn!(?other, "the monitor does not take a heartbeat");
-                    return None;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "no answer to a heartbeat");
-                    return None;
-                }
-            };
+    /// Sends a heartbeat to each monitor that has answered the last one.
+    fn beat(self: &Rc<Self>) {
+        let mut report = None;
+        for peer in self.peers() {
+            if peer.is_beating.get() {
+                continue;
+            }
+            let Some(connection) = peer.connection.borrow().clone() else { continue };
+            let report = report.get_or_insert_with(|| self.shared.report()).clone();
+            let answer = ask_on(&connection, &MonitorRequest::Heartbeat { report }, ANSWER_MAX);
+            peer.is_beating.set(true);
+            let heart = Rc::clone(self);
+            self.worker.spawn(async move {
+                let behind = heart.beaten(answer.await, peer.behind.get());
+                peer.behind.set(behind);
+                peer.is_beating.set(false);
+            });
+        }
+    }
+
+    /// What a monitor says to a heartbeat. `behind`: the epoch that its last answer named and this
+    /// OSD did not know then; returned likewise.
+    fn beaten(
+        &self,
+        answer: Result<MonitorReply, AskError>,
+        behind: Option<Epoch>,
+    ) -> Option<Epoch> {
+        let epoch = match answer {
+            Ok(MonitorReply::Done(epoch)) => epoch,
+            // It has just begun, and has no map.
+            Ok(MonitorReply::NotLeader { .. }) => return None,
+            Ok(other) => {
+                tracing::warn!(?other, "the monitor does not take a heartbeat");
+                return None;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no answer to a heartbeat");
+                return None;
+            }
+        };
         let known = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
         if behind.is_some_and(|behind| behind > known) {
             self.on_control(move |control| control.missed_a_map(epoch));
@@ -199,7 +270,7 @@ impl Heart {
             %osd, ?silence, ?sync_stall, ?slow_for,
             "a core stands still, or its disk is slow: this osd leaves until it moves again"
         );
-        matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)))
+        self.tell_leave().await
     }
 
     fn come_back(&self) {
@@ -226,8 +297,7 @@ impl Heart {
         let noted = self.worker.blocking(move || power.note_lost());
         let mut left = false;
         while !self.shared.is_stopping() && !left {
-            left =
-                matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)));
+            left = self.tell_leave().await;
             if !left {
                 self.worker.sleep(RETELL_AFTER).await;
             }
@@ -258,9 +328,11 @@ impl Service for HeartLink {
             return;
         };
         tracing::debug!(%reason, "the heartbeats' connection is lost; the next one makes another");
-        let mut current = heart.connection.borrow_mut();
-        if current.as_ref().is_some_and(|current| current.id() == connection.id()) {
-            *current = None;
+        for peer in heart.peers.borrow().iter() {
+            let mut current = peer.connection.borrow_mut();
+            if current.as_ref().is_some_and(|current| current.id() == connection.id()) {
+                *current = None;
+            }
         }
     }
 }

@@ -1,18 +1,16 @@
-//! The connection to the monitor.
+//! The connection to the monitor that leads.
 //!
-//! Contract: lives on worker 0 and is kept up for as long as the role runs. Whenever the monitor
-//! does not know the session any more, and whenever a map was missed, the OSD subscribes anew; a
-//! monitor that restarts is no reason to boot again.
+//! Contract: lives on worker 0 and is kept up for as long as the role runs. Whenever another
+//! monitor answers than before, or one that does not know the session any more, and whenever a map
+//! was missed, the OSD subscribes anew; a monitor that restarts is no reason to boot again.
 
 use super::control::{self, Control};
 use super::resolve;
 use super::shared::Shared;
-use messenger::{
-    CloseReason, ConnectConfig, Connection, Message, Refusal, Service, StateEvent, TrafficClass,
-    Worker,
-};
+use client::monitors::{LinkConfig, MonitorEvents, MonitorLink};
+use messenger::{Connection, Message, Refusal, SessionConfig, Worker};
+use protocol::Kind;
 use protocol::monitor::{MapUpdate, MonitorReply, MonitorRequest};
-use protocol::{ClusterId, Kind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +19,23 @@ use std::time::Duration;
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Pause before asking again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// Pause before a connection that was closed for good is made anew.
-const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// Connects, and makes the control of worker 0 if there is none. `cluster`: zero if it is not known
-/// yet.
-pub(super) fn connect(shared: &Arc<Shared>, cluster: ClusterId) {
-    let to = ConnectConfig::new(shared.config.monitor, cluster, shared.config.id.to_string());
+/// Connects, and makes the control of worker 0.
+pub(super) fn connect(shared: &Arc<Shared>) {
+    let config = LinkConfig {
+        worker: 0,
+        name: shared.config.id.to_string(),
+        cluster: shared.cluster.clone(),
+        session: SessionConfig::default(),
+    };
     let for_link = Arc::clone(shared);
-    let connection = shared.handle.connect(0, to, move |worker| {
+    let make = move |worker: &Worker| {
         let control = control::of_worker(worker, &for_link);
-        Rc::new(Link { shared: for_link, control })
-    });
-    shared.set_monitor(connection);
+        Rc::new(Link { shared: Arc::clone(&for_link), control }) as Rc<dyn MonitorEvents>
+    };
+    let monitors = &shared.config.monitors;
+    let first = monitors.only_addr();
+    shared.set_monitor(MonitorLink::start(&shared.handle, config, monitors, first, make));
 }
 
 struct Link {
@@ -41,7 +43,7 @@ struct Link {
     control: Rc<Control>,
 }
 
-impl Service for Link {
+impl MonitorEvents for Link {
     fn on_message(&self, worker: &Worker, connection: &Connection, message: Message) {
         match Kind::from_u16(message.kind) {
             Some(Kind::MapUpdate) => {
@@ -57,65 +59,29 @@ impl Service for Link {
         }
     }
 
-    fn on_state(&self, worker: &Worker, connection: &Connection, event: &StateEvent) {
-        match event {
-            StateEvent::Up { resumed: false, .. } => {
-                worker.spawn(subscribe(
-                    worker.clone(),
-                    connection.clone(),
-                    Rc::clone(&self.control),
-                ));
-            }
-            StateEvent::Down { reason } => {
-                tracing::debug!(osd = %self.shared.config.id, reason, "the monitor is away");
-            }
-            StateEvent::Refused(Refusal::Busy)
-            | StateEvent::Up { resumed: true, .. }
-            | StateEvent::Reset => {}
-            StateEvent::Refused(refusal) => {
-                tracing::error!(osd = %self.shared.config.id, %refusal, "the monitor refuses the connection");
-                *self.shared.refusal.lock() = Some(refusal.clone());
-            }
+    fn on_up(&self, worker: &Worker, resumed: bool) {
+        if !resumed {
+            worker.spawn(subscribe(worker.clone(), Rc::clone(&self.control)));
         }
     }
 
-    fn on_close(&self, worker: &Worker, _connection: &Connection, reason: &CloseReason) {
-        let over = matches!(reason, CloseReason::Local | CloseReason::Shutdown);
-        let Some(identity) =
-            self.shared.identity.get().filter(|_| !over && !self.shared.is_stopping())
-        else {
-            return;
-        };
-        tracing::warn!(osd = %self.shared.config.id, %reason, "the connection to the monitor is lost; another is made");
-        let (worker, shared, cluster) =
-            (worker.clone(), Arc::clone(&self.shared), identity.cluster);
-        worker.clone().spawn(async move {
-            worker.sleep(RECONNECT_AFTER).await;
-            if !shared.is_stopping() {
-                connect(&shared, cluster);
-            }
-        });
+    fn on_down(&self, reason: &str) {
+        tracing::debug!(osd = %self.shared.config.id, reason, "the monitor is away");
+    }
+
+    fn on_refused(&self, refusal: &Refusal) {
+        tracing::error!(osd = %self.shared.config.id, %refusal, "the monitor refuses the connection");
+        *self.shared.refusal.lock() = Some(refusal.clone());
     }
 }
 
 /// Asks for the map and every later one, until that has succeeded.
-pub(super) async fn subscribe(worker: Worker, connection: Connection, control: Rc<Control>) {
-    let front = protocol::encode(&MonitorRequest::Subscribe);
+pub(super) async fn subscribe(worker: Worker, control: Rc<Control>) {
     while !control.is_stopping() {
-        let message = Message::new(
-            TrafficClass::Control,
-            Kind::Monitor.to_u16(),
-            front.clone(),
-            Default::default(),
-        );
-        match connection.call(message, ANSWER_MAX).await {
-            Ok(reply) => match protocol::decode("monitor reply", &reply.front) {
-                Ok(MonitorReply::Map(update)) => return control.take_map(&update),
-                other => tracing::warn!(?other, "the monitor gives no map"),
-            },
-            // what the monitor lost is subscribed again when it is back
-            Err(messenger::CallError::Reset | messenger::CallError::Closed) => return,
-            Err(error) => tracing::warn!(%error, "no map from the monitor"),
+        match control.ask(&MonitorRequest::Subscribe, ANSWER_MAX).await {
+            Ok(MonitorReply::Map(update)) => return control.take_map(&update),
+            Ok(other) => tracing::warn!(?other, "the monitor gives no map"),
+            Err(error) => tracing::debug!(%error, "no map from the monitor"),
         }
         worker.sleep(RETRY_AFTER).await;
     }

@@ -48,6 +48,7 @@ use ec_store::fullness::FullRatios;
 use ec_store::pg::shard::PgShard;
 use ec_store::superblock::{DataDir, DataDirError};
 use ec_store::throttle::Throttles;
+use messenger::address::HostPorts;
 use messenger::sync::block_on;
 use messenger::{
     ListenConfig, ListenError, Listener, Refusal, Runtime, RuntimeConfig, RuntimeError,
@@ -85,8 +86,8 @@ pub struct OsdConfig {
     /// The address told to the monitor; port 0 stands for the one that it listens on. Default:
     /// where it listens; needed when that is 0.0.0.0.
     pub advertise: Option<SocketAddr>,
-    /// Where the monitor listens.
-    pub monitor: SocketAddr,
+    /// Where the monitor listens, or each of several.
+    pub monitors: HostPorts,
     /// Name of the machine, the failure domain. Default "localhost".
     pub host: String,
     /// Cores: threads that each own a share of the PGs. Default 1.
@@ -161,13 +162,18 @@ pub struct OsdConfig {
 
 impl OsdConfig {
     /// Default settings.
-    pub fn new(id: OsdId, dir: PathBuf, listen: SocketAddr, monitor: SocketAddr) -> Self {
+    pub fn new(
+        id: OsdId,
+        dir: PathBuf,
+        listen: SocketAddr,
+        monitors: impl Into<HostPorts>,
+    ) -> Self {
         Self {
             id,
             dir,
             listen,
             advertise: None,
-            monitor,
+            monitors: monitors.into(),
             host: "localhost".into(),
             osd_op_threads: 1,
             telemetry: true,
@@ -246,18 +252,18 @@ pub enum OsdError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The monitor did not answer.
-    #[error("cannot reach the monitor at {addr} within {}s: start it, or correct monitor_addr", waited.as_secs())]
+    #[error("cannot reach the monitor at {addrs} within {}s: start it, or correct monitor_addr", waited.as_secs())]
     NoMonitor {
-        /// Where it should be.
-        addr: SocketAddr,
+        /// Where it, or each of several, should be.
+        addrs: HostPorts,
         /// How long was waited.
         waited: Duration,
     },
     /// The monitor does not talk to this program.
-    #[error("the monitor at {addr} refuses the connection: {refusal}")]
+    #[error("the monitor at {addrs} refuses the connection: {refusal}")]
     MonitorRefused {
-        /// Where it is.
-        addr: SocketAddr,
+        /// Where it is, or each of several.
+        addrs: HostPorts,
         /// Why.
         refusal: Refusal,
     },
@@ -451,10 +457,10 @@ impl Starting {
     /// `held`: the directory, if it was there; made here if not.
     fn run(&self, held: &mut Option<Arc<DataDir>>, runtime: &Runtime) -> Result<Started, OsdError> {
         let config = &self.shared.config;
-        link::connect(
-            &self.shared,
-            held.as_ref().map_or(ClusterId::new(0), |dir| dir.superblock().cluster),
-        );
+        if let Some(dir) = held {
+            self.shared.cluster.learn(dir.superblock().cluster);
+        }
+        link::connect(&self.shared);
         let map = self.first_map(held.as_deref())?;
         let dir = match held {
             Some(dir) => Arc::clone(dir),
@@ -498,11 +504,7 @@ impl Starting {
         self.shared.set_listener(&listener);
         let addr = listener.local_addr();
         let fsid = dir.superblock().fsid;
-        let identity = Identity {
-            fsid,
-            addr: addresses::advertised(config.advertise, addr),
-            cluster: map.cluster,
-        };
+        let identity = Identity { fsid, addr: addresses::advertised(config.advertise, addr) };
         self.boot(identity, losses)?;
         power.told().map_err(io)?;
         let power = Arc::new(power);
@@ -522,9 +524,12 @@ impl Starting {
                 let (mine, path) = (dir.superblock().cluster, config.dir.clone());
                 Err(DataDirError::OtherCluster { dir: path, ours: theirs, theirs: mine }.into())
             }
-            (Some(refusal), _) => Err(OsdError::MonitorRefused { addr: config.monitor, refusal }),
+            (Some(refusal), _) => {
+                Err(OsdError::MonitorRefused { addrs: config.monitors.clone(), refusal })
+            }
             (None, _) if began.elapsed() >= config.monitor_wait_max => {
-                Err(OsdError::NoMonitor { addr: config.monitor, waited: config.monitor_wait_max })
+                let (addrs, waited) = (config.monitors.clone(), config.monitor_wait_max);
+                Err(OsdError::NoMonitor { addrs, waited })
             }
             (None, _) => Ok(()),
         }
@@ -541,7 +546,7 @@ impl Starting {
             self.check(dir, began)?;
             if Instant::now() >= log_at {
                 log_at += START_LOG_EVERY;
-                tracing::warn!(osd = %config.id, monitor = %config.monitor, "waiting for the monitor");
+                tracing::warn!(osd = %config.id, monitor = %config.monitors, "waiting for the monitor");
             }
             std::thread::sleep(START_POLL);
         }

@@ -8,15 +8,19 @@ use super::scrub::Board;
 use super::{OsdConfig, StoreConfig};
 use crate::admin::LiveConfig;
 use bytes::Bytes;
+use client::monitors::list::is_dialable;
+use client::monitors::{LinkError, MONITORS_MAX, MonitorLink};
 use cluster::ClusterMap;
 use ec_store::core::{CoreStats, SyncSeen};
 use ec_store::disk;
 use ec_store::medium::{Medium as _, Memory};
 use ec_store::space::DiskUse;
 use messenger::sync::ContentionMutex;
-use messenger::{CallError, Connection, Handle, Listener, Message, Refusal, TrafficClass};
+use messenger::{
+    CallError, Connection, Handle, LateCluster, Listener, Message, Refusal, TrafficClass,
+};
 use protocol::monitor::{MonitorReply, MonitorRequest, ObjectStore, OsdReport};
-use protocol::{ClusterId, DecodeError, Kind};
+use protocol::{DecodeError, Kind};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,8 +34,6 @@ pub(super) struct Identity {
     pub fsid: u128,
     /// Where it is reached.
     pub addr: SocketAddr,
-    /// Whose it is.
-    pub cluster: ClusterId,
 }
 
 /// A core's last sign of life.
@@ -58,6 +60,9 @@ pub(super) enum AskError {
     /// The call.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The call to whichever monitor leads.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// The answer.
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -104,7 +109,11 @@ pub(super) struct Shared {
     pub refusal: ContentionMutex<Option<Refusal>>,
     /// What is scrubbed, and what was found.
     pub scrub: ContentionMutex<Board>,
-    monitor: ContentionMutex<Option<Connection>>,
+    /// Whose monitors it listens to; of its data directory, or of the first map.
+    pub cluster: LateCluster,
+    monitor: ContentionMutex<Option<MonitorLink>>,
+    /// Where all monitors listen, by the newest map; empty if there is one only.
+    monitors: ContentionMutex<Vec<SocketAddr>>,
     map: ContentionMutex<Option<Arc<ClusterMap>>>,
     pulses: ContentionMutex<Vec<Option<Pulse>>>,
 }
@@ -131,7 +140,9 @@ impl Shared {
             malformed: AtomicU64::new(0),
             refusal: ContentionMutex::new(&locks, "osd refusal", None),
             scrub: ContentionMutex::new(&locks, "osd scrub", Board::default()),
+            cluster: LateCluster::default(),
             monitor: ContentionMutex::new(&locks, "osd monitor", None),
+            monitors: ContentionMutex::new(&locks, "osd monitors", Vec::new()),
             map: ContentionMutex::new(&locks, "osd map", None),
             pulses: ContentionMutex::new(&locks, "osd pulses", pulses),
         }
@@ -141,13 +152,32 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The connection to the monitor.
-    pub fn monitor(&self) -> Option<Connection> {
+    /// The connection to the monitor that leads.
+    pub fn monitor(&self) -> Option<MonitorLink> {
         self.monitor.lock().clone()
     }
 
-    pub fn set_monitor(&self, connection: Connection) {
-        *self.monitor.lock() = Some(connection);
+    pub fn set_monitor(&self, link: MonitorLink) {
+        *self.monitor.lock() = Some(link);
+    }
+
+    /// The newest map says where all monitors listen; empty: there is one only.
+    pub fn learn_monitors(&self, monitors: &[SocketAddr]) {
+        let dialable = monitors.iter().copied().filter(|addr| is_dialable(*addr));
+        *self.monitors.lock() = dialable.take(MONITORS_MAX).collect();
+        if let Some(link) = self.monitor() {
+            link.learn(monitors);
+        }
+    }
+
+    /// Whom heartbeats go to: all monitors, each of which has evidence of its own.
+    pub fn monitors(&self) -> Vec<SocketAddr> {
+        let several = self.monitors.lock().clone();
+        if !several.is_empty() {
+            return several;
+        }
+        let current = self.monitor().and_then(|link| link.connection());
+        current.iter().map(Connection::peer).collect()
     }
 
     /// The newest map.
@@ -159,14 +189,14 @@ impl Shared {
         *self.map.lock() = Some(map);
     }
 
-    /// Asks the monitor. The question is queued at once; the future is for the answer.
+    /// Asks the monitor that leads. The question is queued at once; the future is for the answer.
     pub fn ask(
         &self,
         request: &MonitorRequest,
         deadline: Duration,
     ) -> impl Future<Output = Result<MonitorReply, AskError>> + Send + use<> {
-        let call = self.monitor().map(|monitor| ask_on(&monitor, request, deadline));
-        async move { call.ok_or(AskError::NotConnected)?.await }
+        let call = self.monitor().map(|link| link.ask(request, Instant::now() + deadline));
+        async move { Ok(call.ok_or(AskError::NotConnected)?.await?) }
     }
 
     /// The boot message.

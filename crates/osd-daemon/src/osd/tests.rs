@@ -273,7 +273,7 @@ fn a_directory_has_one_holder_and_one_cluster() {
     let unknown = start(wrong.clone()).expect_err("not a member");
     assert!(unknown.to_string().contains("osd.7 is not a member"), "{unknown}");
     let other = TestCluster::start(1, Mapping::CoreAffine);
-    wrong.monitor = other.addr;
+    wrong.monitors = other.addr.into();
     let strange = start(wrong).expect_err("of another cluster");
     assert!(matches!(strange, OsdError::Data(DataDirError::OtherCluster { .. })), "{strange}");
 }
