@@ -24,7 +24,7 @@ struct Way {
 #[derive(Default)]
 struct Seen {
     way: Way,
-    connections: usize,
+    connections: Vec<String>,
     asked: Vec<String>,
 }
 
@@ -85,8 +85,8 @@ fn map() -> ClusterMap {
 }
 
 impl Service for FakeService {
-    fn on_open(&self, _worker: &Worker, _connection: &Connection, _peer: &PeerInfo) {
-        self.0.lock().expect("not poisoned").connections += 1;
+    fn on_open(&self, _worker: &Worker, _connection: &Connection, peer: &PeerInfo) {
+        self.0.lock().expect("not poisoned").connections.push(peer.name.clone());
     }
 
     fn on_message(&self, _worker: &Worker, connection: &Connection, message: Message) {
@@ -127,7 +127,7 @@ fn the_only_monitor_is_told_what_it_always_was_and_nothing_else() {
     let seen = monitor.seen.lock().expect("not poisoned");
     let others: Vec<_> = seen.asked.iter().filter(|name| *name != "Heartbeat").collect();
     assert_eq!(others, ["Subscribe", "Boot", "Leave"]);
-    assert_eq!(seen.connections, 2, "one for heartbeats");
+    assert_eq!(seen.connections, ["osd.0", "osd.0 heart"]);
 }
 
 #[test]
