@@ -74,7 +74,8 @@ enum Command {
 
 #[derive(Args)]
 struct MountArgs {
-    /// The monitor's host name or IP address, and its port if that is not 7400: HOST[:PORT]
+    /// The monitor's host name or IP address, and its port if that is not 7400: HOST[:PORT]. Of
+    /// several monitors all, with commas between them: HOST,HOST,HOST
     address: String,
     /// The directory to mount on
     dir: PathBuf,

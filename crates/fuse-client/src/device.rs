@@ -101,7 +101,9 @@ pub fn remount(settings: &MountSettings) -> Result<(), MountError> {
 /// The options in fusermount3's words. It adds nodev and nosuid itself.
 fn fusermount_options(settings: &MountSettings) -> String {
     let kernel = settings.kernel;
-    let mut list = vec!["subtype=trefoil".to_owned(), format!("fsname={}", settings.address)];
+    // Of several monitors, the commas between them are no end of the option.
+    let name = settings.address.replace(',', "\\,");
+    let mut list = vec!["subtype=trefoil".to_owned(), format!("fsname={name}")];
     let flags = [
         (true, "default_permissions"),
         (kernel.read_only, "ro"),

@@ -7,16 +7,15 @@ use crate::invalidate::{Jobs, kernel_pages};
 use crate::options::MountSettings;
 use crate::{daemon, device, mountpoint};
 use client::fs::{FileSystem, FsOptions};
+use client::monitors::nobody_listens;
 use client::{Client, ClientConfig, ClientError};
 use fuser::{Config, Session, SessionACL};
 use logging::CountedLog;
-use messenger::address::HostPort;
+use messenger::address::HostPorts;
 use messenger::http::HttpServer;
-use protocol::MONITOR_PORT;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -125,25 +124,14 @@ fn connect(settings: &MountSettings, dir: &Path) -> Result<Client, MountError> {
     }
 }
 
-/// Says at once when nothing listens there: the session itself would go on trying.
+/// Says at once when nothing listens at any of the addresses: the session itself would go on trying.
 fn probe(address: &str) -> Result<(), MountError> {
+    // What is no address is told by the session.
+    let Ok(places) = address.parse::<HostPorts>() else { return Ok(()) };
     let connect = |reason: String| {
         MountError::Cluster(ClientError::Connect { monitor: address.to_owned(), reason })
     };
-    // What is no address, and a name that is not known, are told by the session.
-    let Some(found) = address.parse().ok().and_then(|a: HostPort| a.resolve(MONITOR_PORT).ok())
-    else {
-        return Ok(());
-    };
-    let refusal = |addr| TcpStream::connect_timeout(addr, CONNECT_WAIT).err();
-    let mut last = None;
-    for addr in &found {
-        match refusal(addr) {
-            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => last = Some(error),
-            _ => return Ok(()),
-        }
-    }
-    last.map_or(Ok(()), |error| Err(connect(format!("{error}: nothing listens there"))))
+    nobody_listens(&places, CONNECT_WAIT).map_or(Ok(()), |reason| Err(connect(reason)))
 }
 
 /// Opens the session. Runs apart, so that an address where nothing answers does not hold the user

@@ -81,8 +81,8 @@ fn ask(
     let found = telemetry::wanted(all, &[target.to_owned()])?;
     let silent = |reason: String| OperatorError::Silent { name: target.to_owned(), reason };
     let (addr, kind, front) = match found.iter().find_map(telemetry::Target::session) {
-        Some(session) => {
-            (&*cluster.monitor, Kind::ClientAdmin, protocol::encode(&(session, request)))
+        Some((session, monitor)) => {
+            (monitor, Kind::ClientAdmin, protocol::encode(&(session, request)))
         }
         None => {
             let addr = found

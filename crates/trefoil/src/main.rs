@@ -48,7 +48,8 @@ use std::time::Duration;
 #[derive(Parser)]
 #[command(name = "trefoil", version = env!("TREFOIL_VERSION"), after_help = error::EXIT_CODES)]
 struct Cli {
-    /// Where the monitor listens: a name or IP address, and a port if it is not 7400
+    /// Where the monitor listens: a name or IP address, and a port if it is not 7400; several
+    /// monitors, or some of them, with commas between them
     #[arg(
         long,
         env = "TREFOIL_MONITOR",

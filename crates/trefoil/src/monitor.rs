@@ -1,9 +1,14 @@
 //! One question to the monitor or another daemon. No session is opened, so that asking changes
 //! nothing.
+//!
+//! Contract: of several monitors, one that answers is found, and what only the one that leads may
+//! do goes there, also when the address is that of another one.
 
 use crate::error::OperatorError;
 use bytes::Bytes;
-use messenger::address::{HostPort, NotAnAddress, first_that_listens};
+use client::monitors::nobody_listens;
+use client::{ClientError, ask_monitor};
+use messenger::address::{HostPorts, NotAddresses, first_that_listens};
 use messenger::sync::{ContentionMutex, block_on};
 use messenger::{
     CallError, ConnectConfig, Connection, Message, Runtime, RuntimeConfig, Service, StateEvent,
@@ -15,7 +20,10 @@ use protocol::{ClusterId, Kind, MONITOR_PORT, OsdId};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time for one of several monitors to answer, however long it took to find that something listens.
+const LEFT_MIN: Duration = Duration::from_secs(1);
 
 /// Asks, and waits for the answer.
 ///
@@ -29,9 +37,27 @@ pub fn ask(
 ) -> Result<MonitorReply, OperatorError> {
     let unreachable =
         |reason: String| OperatorError::Unreachable { monitor: monitor.to_owned(), reason };
-    let reply =
-        call(monitor, Kind::Monitor, protocol::encode(request), timeout).map_err(unreachable)?;
-    protocol::decode("monitor reply", &reply.front).map_err(|e| unreachable(e.to_string()))
+    let began = Instant::now();
+    let places: HostPorts =
+        monitor.parse().map_err(|e: NotAddresses| unreachable(e.to_string()))?;
+    if places.only().is_some() {
+        let reply = call(monitor, Kind::Monitor, protocol::encode(request), timeout)
+            .map_err(unreachable)?;
+        match protocol::decode("monitor reply", &reply.front) {
+            // Nothing was done: the one that leads is asked.
+            Ok(MonitorReply::NotLeader { .. }) => {}
+            Ok(reply) => return Ok(reply),
+            Err(error) => return Err(unreachable(error.to_string())),
+        }
+    } else if let Some(reason) = nobody_listens(&places, timeout) {
+        return Err(unreachable(reason));
+    }
+    let left = timeout.saturating_sub(began.elapsed()).max(LEFT_MIN);
+    match ask_monitor(monitor, request, left) {
+        Err(ClientError::Refused(why)) => Ok(MonitorReply::Refused(why)),
+        Err(ClientError::Connect { reason, .. }) => Err(unreachable(reason)),
+        answer => answer.map_err(|error| unreachable(error.to_string())),
+    }
 }
 
 /// Asks a storage daemon about scrubbing, and waits for the answer.
@@ -52,14 +78,19 @@ pub fn ask_osd(
     protocol::decode("scrub reply", &reply.front).map_err(|e| silent(e.to_string()))
 }
 
-/// One call to a daemon, over a connection of its own.
+/// One call to a daemon, over a connection of its own. `addr`: of several addresses the first at
+/// which something listens.
 ///
 /// # Errors
 /// Why there is no answer, in words.
 pub fn call(addr: &str, kind: Kind, front: Bytes, timeout: Duration) -> Result<Message, String> {
-    let address: HostPort = addr.parse().map_err(|e: NotAnAddress| e.to_string())?;
-    let addresses = address.resolve(MONITOR_PORT).map_err(|e| e.to_string())?;
-    let address = first_that_listens(&addresses).map_err(|e| e.to_string())?;
+    let places: HostPorts = addr.parse().map_err(|e: NotAddresses| e.to_string())?;
+    let found: Vec<_> = places.as_slice().iter().map(|place| place.resolve(MONITOR_PORT)).collect();
+    let known: Vec<SocketAddr> = found.iter().flatten().flatten().copied().collect();
+    if let (true, Some(Err(error))) = (known.is_empty(), found.first()) {
+        return Err(error.to_string());
+    }
+    let address = first_that_listens(&known).map_err(|e| e.to_string())?;
     let runtime = Runtime::start(RuntimeConfig::new("trefoil", 1)).map_err(|e| e.to_string())?;
     let problem = Arc::new(ContentionMutex::new(runtime.handle().locks(), "problem", None));
     let service = GiveUp { problem: Arc::clone(&problem) };

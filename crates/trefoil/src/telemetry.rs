@@ -9,6 +9,7 @@ use crate::error::OperatorError;
 use crate::monitor::call;
 use messenger::{HistoryReport, TelemetryReport};
 use protocol::monitor::{ClusterStatus, MonitorReply};
+use protocol::quorum::MonitorStatus;
 use protocol::{Kind, SessionId};
 use serde::de::DeserializeOwned;
 
@@ -22,14 +23,15 @@ enum Way {
     Down,
     /// It listens here.
     Addr(String),
-    /// Through the monitor.
-    Session(SessionId),
+    /// Through the monitor at this address.
+    Session(SessionId, String),
 }
 
 /// A daemon's role or a client, as an operator names it, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// "monitor", "mds", "osd.N", or "client.N" with the number of its session.
+    /// "monitor" ("monitor.N" if there are several), "mds", "osd.N", or "client.N" with the number
+    /// of its session.
     pub name: String,
     /// What a client says that it is.
     title: Option<String>,
@@ -45,14 +47,14 @@ impl Target {
     pub fn addr(&self) -> Option<&str> {
         match &self.way {
             Way::Addr(addr) => Some(addr),
-            Way::Down | Way::Session(_) => None,
+            Way::Down | Way::Session(..) => None,
         }
     }
 
-    /// Of a client.
-    pub fn session(&self) -> Option<SessionId> {
-        match self.way {
-            Way::Session(session) => Some(session),
+    /// Of a client, and the address of the monitor through which it is asked.
+    pub fn session(&self) -> Option<(SessionId, &str)> {
+        match &self.way {
+            Way::Session(session, monitor) => Some((*session, monitor)),
             Way::Down | Way::Addr(_) => None,
         }
     }
@@ -60,21 +62,37 @@ impl Target {
 
 /// All roles of the cluster, in the order in which they are shown.
 pub fn daemons(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
-    let monitor = Target::daemon("monitor", Some(monitor.to_owned()));
+    let monitors = match &status.quorum {
+        None => vec![Target::daemon("monitor", Some(monitor.to_owned()))],
+        Some(quorum) => {
+            let addr = |one: &MonitorStatus| one.up.then(|| one.addr.to_string());
+            let target = |(id, one)| Target::daemon(format!("monitor.{id}"), addr(one));
+            quorum.monitors.iter().enumerate().map(target).collect()
+        }
+    };
     let mds = Target::daemon("mds", status.mds.map(|addr| addr.to_string()));
     let osds = status.osds.iter().map(|osd| {
         let addr = osd.addr.filter(|_| osd.up).map(|addr| addr.to_string());
         Target::daemon(format!("osd.{}", osd.id.get()), addr)
     });
-    [monitor, mds].into_iter().chain(osds).collect()
+    monitors.into_iter().chain([mds]).chain(osds).collect()
+}
+
+/// The monitor to which clients hold a connection: of several, the one that leads.
+fn of_clients(status: &ClusterStatus, monitor: &str) -> String {
+    let leader = status.quorum.as_ref().and_then(|quorum| {
+        quorum.leader.and_then(|leader| quorum.monitors.get(usize::from(leader)))
+    });
+    leader.map_or_else(|| monitor.to_owned(), |leader| leader.addr.to_string())
 }
 
 /// All roles, and all clients.
 pub fn targets(status: &ClusterStatus, monitor: &str) -> Vec<Target> {
+    let through = of_clients(status, monitor);
     let client = |(session, title): &(SessionId, String)| Target {
         name: format!("client.{}", session.get()),
         title: Some(title.clone()),
-        way: Way::Session(*session),
+        way: Way::Session(*session, through.clone()),
     };
     daemons(status, monitor).into_iter().chain(status.clients.iter().map(client)).collect()
 }
@@ -182,8 +200,8 @@ fn answer_of<T: DeserializeOwned>(
     let reply = match way {
         Way::Down => return Err("it is down".to_owned()),
         Way::Addr(addr) => call(addr, question, Default::default(), cluster.timeout)?,
-        Way::Session(session) => {
-            call(&cluster.monitor, of_client, protocol::encode(session), cluster.timeout)?
+        Way::Session(session, monitor) => {
+            call(monitor, of_client, protocol::encode(session), cluster.timeout)?
         }
     };
     if reply.kind == answer.to_u16() {
@@ -209,7 +227,7 @@ mod tests {
 
     #[test]
     fn roles_and_clients_have_names_and_unknown_ones_are_refused() {
-        let status = crate::status::tests::sample();
+        let status = ClusterStatus { quorum: None, ..crate::status::tests::sample() };
         let all = targets(&status, "h:1");
         let names: Vec<&str> = all.iter().map(|target| target.name.as_str()).collect();
         assert_eq!(names, ["monitor", "mds", "osd.0", "osd.1", "client.1", "client.9"]);
@@ -224,5 +242,23 @@ mod tests {
             "{error}"
         );
         assert_eq!(daemons(&status, "h:1").len(), 4, "clients have no settings");
+    }
+
+    #[test]
+    fn clients_are_asked_through_the_monitor_that_leads() {
+        let mut status = crate::status::tests::sample();
+        let quorum = status.quorum.as_mut().expect("the sample has several");
+        let monitor =
+            |port, up| MonitorStatus { addr: ([127, 0, 0, 1], port).into(), up, votes: true };
+        quorum.monitors = vec![monitor(7400, false), monitor(7500, true)];
+        quorum.leader = Some(1);
+        let all = targets(&status, "h:1,h:2");
+        let of = |name: &str| all.iter().find(|target| target.name == name).expect(name);
+        assert_eq!(
+            (of("monitor.0").addr(), of("monitor.1").addr()),
+            (None, Some("127.0.0.1:7500"))
+        );
+        let session = of("client.9").session().map(|(_, monitor)| monitor);
+        assert_eq!(session, Some("127.0.0.1:7500"));
     }
 }

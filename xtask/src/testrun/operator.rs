@@ -1,5 +1,6 @@
 //! The daemon without arguments, and the command `trefoil`, as an operator uses them.
 
+mod addresses;
 mod profile;
 mod settings;
 mod telemetry;
@@ -24,13 +25,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         no_arguments(bench)
     })?;
     let Some(rig) = Rig::start("operator", bench, report, spec)? else { return Ok(()) };
-    let tests: [RigTest; 18] = [
+    let tests: [RigTest; 19] = [
         ("status, for people and as JSON", status),
         ("health names a metadata service that is dead, with exit codes", dead_mds),
         ("a mount in the background logs to a file of its own", background_log),
         ("object put, get, ls, stat, rm, from files and pipes", objects),
         ("a pool of another code", pools),
         ("settings of storage daemons and of a mount change while they serve", settings::live),
+        ("three addresses of monitors, two of which refuse", addresses::two_refuse),
         ("errors are words and exit codes", errors),
         ("a closed stdout is no panic", closed_stdout),
         ("locks of all daemons, sorted, filtered, as JSON, watched", telemetry::locks),

@@ -8,20 +8,22 @@
 //!
 //! A monitor of another cluster is refused in the handshake, and what it says is not heard.
 
+mod question;
+
 use super::list::{Monitors, Next};
 use super::repeat::may_repeat;
 use bytes::Bytes;
 use messenger::address::{HostPort, HostPorts};
 use messenger::sync::{ContentionMutex, Sender, oneshot};
 use messenger::{
-    Call, CallError, CloseReason, ConnectConfig, Connection, Handle, LateCluster, Message, Refusal,
-    Service, SessionConfig, StateEvent, TrafficClass, Worker,
+    CloseReason, ConnectConfig, Connection, Handle, LateCluster, Message, Refusal, Service,
+    SessionConfig, StateEvent, Worker,
 };
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::{Kind, MONITOR_PORT};
+use question::Question;
 use std::cell::RefCell;
-use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -32,15 +34,11 @@ const PING_AFTER: Duration = Duration::from_millis(500);
 const DEAD_AFTER: Duration = Duration::from_secs(1);
 /// How long one of several may take to accept a connection and to answer the handshake, at first;
 /// doubles with each failure, [`DIAL_DOUBLINGS_MAX`] times.
-const DIAL_MAX: Duration = Duration::from_secs(1);
+pub(super) const DIAL_MAX: Duration = Duration::from_secs(1);
 /// See there: slow networks are waited for in the end.
 const DIAL_DOUBLINGS_MAX: u32 = 2;
-/// How long one of several may owe an answer before another is asked: longer than an election.
-const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Pause before a request is sent again to a monitor that lost it, or that knows no leader.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// How often it is looked whether another monitor has been reached.
-const POLL: Duration = Duration::from_millis(10);
 /// Answers without a leader's address after which another monitor is asked: it may be cut off.
 const LEADERLESS_MAX: u32 = 6;
 
@@ -226,86 +224,6 @@ impl MonitorLink {
             current.connection.close();
         }
     }
-}
-
-/// One request on its way to an answer.
-struct Question {
-    inner: Arc<Inner>,
-    front: Bytes,
-    repeats: bool,
-    deadline: Instant,
-}
-
-impl Question {
-    /// Sends it to the current monitor, if there is one to send it to.
-    fn send(&self) -> Option<(u64, Call)> {
-        let remaining = self.deadline.saturating_duration_since(Instant::now());
-        let state = self.inner.state.lock();
-        let is_one = state.monitors.count() == 1;
-        // What is sent once waits for a monitor that answers: this one may be replaced.
-        let current = state.current.as_ref().filter(|c| self.repeats || c.is_up || is_one)?;
-        let limit = if is_one || !self.repeats { remaining } else { remaining.min(ANSWER_MAX) };
-        let (front, kind) = (self.front.clone(), Kind::Monitor.to_u16());
-        let message = Message::new(TrafficClass::Control, kind, front, Bytes::new());
-        let (number, connection) = (current.number, current.connection.clone());
-        drop(state);
-        Some((number, connection.call(message, limit)))
-    }
-
-    async fn answer(self, first: Option<(u64, Call)>) -> Result<MonitorReply, LinkError> {
-        let mut attempt = first;
-        loop {
-            let pause = match attempt {
-                None => POLL,
-                Some((number, call)) => match call.await {
-                    Ok(reply) => match decode(&reply)? {
-                        MonitorReply::NotLeader { leader } => {
-                            Inner::not_leader(&self.inner, number, leader);
-                            RETRY_PAUSE
-                        }
-                        answer => {
-                            self.inner.state.lock().leaderless = 0;
-                            return Ok(answer);
-                        }
-                    },
-                    Err(CallError::TooLong(error)) => {
-                        return Err(LinkError::Protocol(error.to_string()));
-                    }
-                    Err(CallError::Deadline) if Instant::now() >= self.deadline => {
-                        return Err(LinkError::Deadline);
-                    }
-                    Err(_) if self.inner.is_over().is_none() && !self.repeats => {
-                        return Err(LinkError::Unknown);
-                    }
-                    Err(CallError::Deadline) => {
-                        Inner::move_on(&self.inner, number);
-                        POLL
-                    }
-                    Err(CallError::Reset) => RETRY_PAUSE,
-                    Err(CallError::Closed) => POLL,
-                },
-            };
-            if let Some(why) = self.inner.is_over() {
-                return Err(LinkError::Closed(why));
-            }
-            if Instant::now() >= self.deadline {
-                return Err(LinkError::Deadline);
-            }
-            if !self.inner.pause(pause).await {
-                return Err(LinkError::Closed("the process ends".to_owned()));
-            }
-            attempt = self.send();
-        }
-    }
-}
-
-fn decode(message: &Message) -> Result<MonitorReply, LinkError> {
-    if message.kind != Kind::MonitorReply.to_u16() {
-        let text = format!("kind {:#06x} from the monitor", message.kind);
-        return Err(LinkError::Protocol(text));
-    }
-    protocol::decode("monitor reply", &message.front)
-        .map_err(|error| LinkError::Protocol(error.to_string()))
 }
 
 /// What became of a connection that was dialled beside the current one.
@@ -633,22 +551,4 @@ impl Service for LinkService {
             }
         }
     }
-}
-
-/// Says at once when nothing listens at any of the addresses: a session would go on trying. `None`
-/// if something does, or may. Blocks, for at most `wait` per address.
-pub fn nobody_listens(monitors: &HostPorts, wait: Duration) -> Option<String> {
-    let mut refused = Vec::new();
-    for address in monitors.as_slice() {
-        // A name that is not known is told by the session.
-        for addr in address.resolve(MONITOR_PORT).ok()? {
-            match TcpStream::connect_timeout(&addr, wait).err() {
-                Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    refused.push(error.to_string());
-                }
-                _ => return None,
-            }
-        }
-    }
-    refused.pop().map(|error| format!("{error}: nothing listens there"))
 }

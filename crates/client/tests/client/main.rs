@@ -3,4 +3,5 @@
 
 mod fake;
 mod io;
+mod monitors;
 mod namespace;

@@ -104,7 +104,7 @@ impl Heart {
         if !addrs.is_empty() {
             peers.retain(|peer| {
                 let stays = addrs.contains(&peer.addr);
-                if let (false, Some(gone)) = (stays, peer.connection.take()) {
+                if !stays && let Some(gone) = peer.connection.take() {
                     gone.close();
                 }
                 stays

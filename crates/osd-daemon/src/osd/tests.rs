@@ -5,6 +5,7 @@ mod hostile;
 mod idle;
 mod journals;
 mod measuring;
+mod monitors;
 mod settings;
 mod telemetry;
 mod throttles;

@@ -143,16 +143,17 @@ fn chattr(bench: &Bench, rig: &Rig) -> Outcome {
     done.map(drop)
 }
 
-/// mount(8), with its helper, takes the options of fstab as for a local file system. In a mount
-/// namespace of its own, where the helper may be in /sbin.
+/// mount(8), with its helper, takes the options of fstab as for a local file system, and addresses
+/// of several monitors. In a mount namespace of its own, where the helper may be in /sbin.
 fn mount_options(bench: &Bench, rig: &Rig) -> Outcome {
     let scratch = rig.scratch("options")?;
     let script = scratch.join("mount_options.py");
     std::fs::write(&script, OPTIONS).doing(|| "cannot write the script")?;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "python3"]).arg(script);
+    let (nobody, monitor) = (rig.free_ports(1)?[0], rig.cluster.layout().monitor);
     command
-        .arg(rig.cluster.layout().monitor.to_string())
+        .arg(format!("{nobody},{monitor}"))
         .arg(&scratch)
         .arg(bench.binaries.join("fuse-client"));
     let done = bench.run(&mut command, OPTIONS_SECONDS);
