@@ -104,12 +104,16 @@ impl Owner {
     fn apply(&mut self, event: Event, at: Duration, answers: &mut Vec<Answer>) -> ControlFlow<()> {
         match event {
             Event::Request { connection, reply_to, request } => {
-                self.note_sender(&connection, &request);
+                self.note_subscriber(&connection, &request);
+                let speaks_for = speaks_for(&request);
                 let renewed = match &request {
                     MonitorRequest::RenewSession { session } => Some(*session),
                     _ => None,
                 };
                 let reply = self.monitor.handle(request, at);
+                if let (Some(osd), MonitorReply::Done(_)) = (speaks_for, &reply) {
+                    self.note_osd(&connection, osd);
+                }
                 self.clients.note(&connection, renewed, &reply);
                 answers.push(Answer { connection, reply_to, reply });
             }
@@ -130,20 +134,17 @@ impl Owner {
         ControlFlow::Continue(())
     }
 
-    fn note_sender(&mut self, connection: &Connection, request: &MonitorRequest) {
-        let osd = match request {
-            MonitorRequest::Boot { osd, .. } => *osd,
-            MonitorRequest::Heartbeat { report } => report.osd,
-            MonitorRequest::Subscribe => {
-                let subscriber =
-                    Subscriber { connection: connection.clone(), sent: self.monitor.map().epoch };
-                self.subscribers.insert(connection.id(), subscriber);
-                return;
-            }
-            _ => return,
-        };
-        let member = self.monitor.map().osds.contains_key(&osd);
-        if member && self.osds.get(&osd).is_none_or(|known| known.id() != connection.id()) {
+    fn note_subscriber(&mut self, connection: &Connection, request: &MonitorRequest) {
+        if matches!(request, MonitorRequest::Subscribe) {
+            let subscriber =
+                Subscriber { connection: connection.clone(), sent: self.monitor.map().epoch };
+            self.subscribers.insert(connection.id(), subscriber);
+        }
+    }
+
+    /// What is asked of an OSD goes to where it was heard, and to nobody who only names it.
+    fn note_osd(&mut self, connection: &Connection, osd: OsdId) {
+        if self.osds.get(&osd).is_none_or(|known| known.id() != connection.id()) {
             self.osds.insert(osd, connection.clone());
         }
     }
@@ -242,5 +243,14 @@ impl Owner {
             };
             inbox.push(Event::Resolved { ticket, reply });
         });
+    }
+}
+
+/// In whose name a request is that shows where an OSD is heard.
+fn speaks_for(request: &MonitorRequest) -> Option<OsdId> {
+    match request {
+        MonitorRequest::Boot { osd, .. } => Some(*osd),
+        MonitorRequest::Heartbeat { report, .. } => Some(report.osd),
+        _ => None,
     }
 }

@@ -170,18 +170,17 @@ impl Heart {
     /// Sends a heartbeat. `behind`: the epoch that the last answer named and this OSD did not know
     /// then.
     async fn beat(&self, behind: Option<Epoch>) -> Option<Epoch> {
-        let epoch =
-            match self.ask(&MonitorRequest::Heartbeat { report: self.shared.report() }).await {
-                Ok(MonitorReply::Done(epoch)) => epoch,
-                Ok(other) => {
-                    tracing::warn!(?other, "the monitor does not take a heartbeat");
-                    return None;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "no answer to a heartbeat");
-                    return None;
-                }
-            };
+        let epoch = match self.ask(&self.shared.heartbeat_request()).await {
+            Ok(MonitorReply::Done(epoch)) => epoch,
+            Ok(other) => {
+                tracing::warn!(?other, "the monitor does not take a heartbeat");
+                return None;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no answer to a heartbeat");
+                return None;
+            }
+        };
         let known = self.shared.map().map_or(Epoch::default(), |map| map.epoch);
         if behind.is_some_and(|behind| behind > known) {
             self.on_control(move |control| control.missed_a_map(epoch));
@@ -199,7 +198,7 @@ impl Heart {
             %osd, ?silence, ?sync_stall, ?slow_for,
             "a core stands still, or its disk is slow: this osd leaves until it moves again"
         );
-        matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)))
+        matches!(self.ask(&self.shared.leave_request()).await, Ok(MonitorReply::Done(_)))
     }
 
     fn come_back(&self) {
@@ -227,7 +226,7 @@ impl Heart {
         let mut left = false;
         while !self.shared.is_stopping() && !left {
             left =
-                matches!(self.ask(&MonitorRequest::Leave { osd }).await, Ok(MonitorReply::Done(_)));
+                matches!(self.ask(&self.shared.leave_request()).await, Ok(MonitorReply::Done(_)));
             if !left {
                 self.worker.sleep(RETELL_AFTER).await;
             }
