@@ -97,6 +97,15 @@ impl ClusterMap {
         protocol::encode(self).to_vec()
     }
 
+    /// The map as all may know it: with ids of disks is only told which OSDs have one. Who knows
+    /// the id of an OSD's disk speaks for that OSD.
+    #[must_use]
+    pub fn to_publish(&self) -> Self {
+        let mut map = self.clone();
+        map.osds.values_mut().for_each(|osd| osd.fsid = osd.fsid.min(1));
+        map
+    }
+
     /// A map from bytes.
     ///
     /// # Errors

@@ -66,6 +66,10 @@ pub const SESSIONS_MAX: usize = 4096;
 /// to blame for silence.
 const STALL_MIN: Duration = Duration::from_millis(1000);
 
+/// How often a request in the name of an OSD that is another's is told of, at most: a daemon of
+/// another cluster sends one with each heartbeat.
+const STRANGER_TOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// Times that the monitor keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -130,6 +134,10 @@ struct Liveness {
     mds_heard: Option<Duration>,
     /// The monitors, if there are several; whoever drives it knows.
     quorum: Option<QuorumStatus>,
+    /// Requests in the name of an OSD that were refused, as they named another disk.
+    strangers: u64,
+    /// When an event last told of one.
+    stranger_told: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -186,7 +194,7 @@ impl Monitor {
         MapUpdate {
             cluster: self.state.map.cluster,
             epoch: self.state.map.epoch,
-            map: self.state.map.encode(),
+            map: self.state.map.to_publish().encode(),
             monitors: Vec::new(),
         }
     }
@@ -205,11 +213,21 @@ impl Monitor {
             MonitorRequest::Boot { osd, fsid, addr, cores, lost, blank, host } => {
                 self.boot(osd, Process { fsid, addr, cores, host }, lost, blank, now)
             }
-            MonitorRequest::Leave { osd } => self.leave(osd),
-            MonitorRequest::Heartbeat { report } => self.heartbeat(report, now),
-            MonitorRequest::Peered { osd, pgs } => self.peered(osd, &pgs),
-            MonitorRequest::AskJoin { osd, pgs } => self.ask_join(osd, &pgs),
-            MonitorRequest::Join { osd, pg, epoch } => self.join(osd, pg, epoch),
+            MonitorRequest::Leave { osd, fsid } => {
+                self.is_it(osd, fsid, "leave").and_then(|()| self.leave(osd))
+            }
+            MonitorRequest::Heartbeat { fsid, report } => {
+                self.is_it(report.osd, fsid, "be alive").and_then(|()| self.heartbeat(report, now))
+            }
+            MonitorRequest::Peered { osd, fsid, pgs } => {
+                self.is_it(osd, fsid, "have peered").and_then(|()| self.peered(osd, &pgs))
+            }
+            MonitorRequest::AskJoin { osd, fsid, pgs } => {
+                self.is_it(osd, fsid, "join").and_then(|()| self.ask_join(osd, &pgs))
+            }
+            MonitorRequest::Join { osd, fsid, pg, epoch } => {
+                self.is_it(osd, fsid, "join").and_then(|()| self.join(osd, pg, epoch))
+            }
             MonitorRequest::CloseSession { session } => self.close_session(session),
             MonitorRequest::CreatePool { name, profile, pg_num } => self
                 .create_pool(&PoolSpec { name, profile, pg_num })
@@ -383,7 +401,6 @@ impl Monitor {
     }
 
     fn leave(&mut self, id: OsdId) -> Result<(), String> {
-        self.known(id)?;
         if self.state.map.osds[&id].up {
             tracing::info!(osd = %id, "leaves");
             self.note(Health::Degraded, &format!("{id} was stopped"));
@@ -405,7 +422,6 @@ impl Monitor {
 
     /// Of an OSD that is down it changes nothing: that one has to boot.
     fn heartbeat(&mut self, report: OsdReport, now: Duration) -> Result<(), String> {
-        self.known(report.osd)?;
         if self.state.map.osds[&report.osd].up {
             self.live.osds.insert(report.osd, now);
             self.live.heard.insert(report.osd);
@@ -416,7 +432,6 @@ impl Monitor {
     }
 
     fn peered(&mut self, id: OsdId, pgs: &[(PgId, Epoch)]) -> Result<(), String> {
-        self.known(id)?;
         for &(pg, epoch) in pgs {
             self.for_pg(pg, id, |rules, shard| rules.peer(shard, epoch));
         }
@@ -424,7 +439,6 @@ impl Monitor {
     }
 
     fn ask_join(&mut self, id: OsdId, pgs: &[(PgId, Epoch)]) -> Result<(), String> {
-        self.known(id)?;
         for &(pg, epoch) in pgs {
             self.for_pg(pg, id, |rules, shard| rules.ask_join(shard, epoch));
         }
@@ -432,11 +446,37 @@ impl Monitor {
     }
 
     fn join(&mut self, id: OsdId, pg: PgId, epoch: Epoch) -> Result<(), String> {
-        self.known(id)?;
         if self.for_pg(pg, id, |rules, shard| rules.join(shard, epoch)) {
             return Ok(());
         }
         Err(format!("{id} is not joining pg {pg} in epoch {epoch}"))
+    }
+
+    /// Does who speaks for an OSD have the disk that it booted with? Else nothing of what is said
+    /// counts: it is a daemon of another cluster, or with an older disk, or neither. `what`: what
+    /// it wants.
+    fn is_it(&mut self, id: OsdId, fsid: u128, what: &str) -> Result<(), String> {
+        self.known(id)?;
+        let osd = &self.state.map.osds[&id];
+        if osd.fsid == fsid && fsid != 0 {
+            return Ok(());
+        }
+        let Some(addr) = osd.addr.filter(|_| osd.fsid != 0) else {
+            return Err(format!("{id} has never started in this cluster"));
+        };
+        let why = format!(
+            "{id} of this cluster is at {addr} on {}, and another process, with disk {fsid:032x}, says in its name to {what}: it is of another \
+             cluster or has an older disk. Stop it, or correct its id",
+            osd.host
+        );
+        self.live.strangers = self.live.strangers.saturating_add(1);
+        let now = self.live.last_tick;
+        if self.live.stranger_told.is_none_or(|told| now >= told + STRANGER_TOLD_EVERY) {
+            self.live.stranger_told = Some(now);
+            tracing::warn!(osd = %id, refused = self.live.strangers, "{why}");
+            self.note(Health::Degraded, &why);
+        }
+        Err(why)
     }
 
     fn known(&self, id: OsdId) -> Result<(), String> {

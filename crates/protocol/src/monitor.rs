@@ -38,9 +38,13 @@ pub enum MonitorRequest {
     Leave {
         /// Who.
         osd: OsdId,
+        /// The id of its disk, as in `Boot`: what a request says of another's disk is refused.
+        fsid: u128,
     },
     /// An OSD is alive; sent every `heartbeat_interval`.
     Heartbeat {
+        /// The id of its disk, as in `Leave`.
+        fsid: u128,
         /// Who, and how it is.
         report: OsdReport,
     },
@@ -48,6 +52,8 @@ pub enum MonitorRequest {
     Peered {
         /// Who.
         osd: OsdId,
+        /// The id of its disk, as in `Boot`: what a request says of another's disk is refused.
+        fsid: u128,
         /// PG and its epoch.
         pgs: Vec<(PgId, Epoch)>,
     },
@@ -55,6 +61,8 @@ pub enum MonitorRequest {
     AskJoin {
         /// Who.
         osd: OsdId,
+        /// The id of its disk, as in `Boot`: what a request says of another's disk is refused.
+        fsid: u128,
         /// PG and its epoch.
         pgs: Vec<(PgId, Epoch)>,
     },
@@ -62,6 +70,8 @@ pub enum MonitorRequest {
     Join {
         /// Who.
         osd: OsdId,
+        /// The id of its disk, as in `Boot`: what a request says of another's disk is refused.
+        fsid: u128,
         /// The PG.
         pg: PgId,
         /// The epoch in which it became ready.
@@ -252,6 +262,11 @@ pub struct OsdReport {
     /// Bytes of what had to be rebuilt, in the unit of [`PgBacklog::bytes`], that are dealt with
     /// since start.
     pub recovered_bytes: u64,
+    /// How often the rebuilding of an object was given up for the moment since start, to try others
+    /// first.
+    pub recovery_put_backs: u64,
+    /// How often an object was held here for a returning shard since start.
+    pub recovery_holds: u64,
     /// Checksum errors found and repaired since start.
     pub corrupt_found: u64,
     /// See `corrupt_found`.
@@ -312,6 +327,9 @@ pub struct RecoveryStatus {
     /// Shards whose objects are not counted yet, and not in these numbers: they have only just come
     /// back.
     pub shards_uncounted: u64,
+    /// How often objects were put back, to be rebuilt later, by the OSDs that have any to rebuild,
+    /// since each of them started.
+    pub put_backs: u64,
     /// Bytes in a second, over the last seconds.
     pub bytes_per_sec: u64,
     /// Seconds that the bytes left take at this rate; `None` while nothing moves.
@@ -451,6 +469,9 @@ pub struct ClusterStatus {
     pub mds: Option<SocketAddr>,
     /// For how long it has been silent, in seconds, if that is longer than it may be.
     pub mds_silent_secs: Option<u64>,
+    /// Requests in the name of an OSD that came from others and were refused, since the monitor
+    /// started.
+    pub strangers: u64,
     /// User bytes that fit in all, at the first pool's code.
     pub total_bytes: u64,
     /// User bytes that still fit.

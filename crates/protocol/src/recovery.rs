@@ -48,6 +48,9 @@ pub enum RecoveryBody {
         known: Vec<(SessionId, Seq)>,
         /// What the asker must have been told at least (model: `start` or `mark`), per session.
         floor: Vec<(SessionId, Seq)>,
+        /// Pieces of the object did not fit together: from now on apply nothing to it but what
+        /// `known` and `floor` name, for a while.
+        hold: bool,
     },
     /// These objects are rebuilt here for good: clear their dirty marks unless they changed since
     /// my `Snap`.
@@ -78,6 +81,8 @@ pub enum RecoveryBody {
         known: Vec<(SessionId, Seq)>,
         /// As in `Snap`.
         floor: Vec<(SessionId, Seq)>,
+        /// As in `Snap`.
+        hold: bool,
     },
     /// Rebuild this range of your fragment from shards other than `avoid`: the evidence, or the
     /// operator, is against it.

@@ -159,6 +159,14 @@ rules! {
     JoinMark,
     /// The k pieces read for rebuilding must be of one cut (max last-applied <= min applied-up-to).
     JoinCut,
+    /// Pieces that are not of one cut are asked for again from members that hold the object from
+    /// then on.
+    HoldMeet,
+    /// Nothing is applied to an object that is held, but what its holder asks for.
+    HoldApply,
+    /// A piece of an object that is held is of the cut at which it is held, whatever is settled by
+    /// then.
+    HoldMark,
     /// A joining shard applies nothing to an object before it is rebuilt.
     JoinApplyWait,
     /// Records dropped by rebuilding raise the shard's decided floor, durably.

@@ -58,6 +58,8 @@ impl Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the fields are explained once, above")]
 pub enum Act {
+    /// The holds that a member keeps for returning shards end.
+    HoldsEnd { i: usize },
     /// The next client mounts.
     Open,
     /// A client with nothing open unmounts.
@@ -228,6 +230,7 @@ impl fmt::Display for Act {
             Act::LateRequest { s, i } => write!(f, "shard {i} takes a late message of session {s}"),
             Act::Reply { s, i } => write!(f, "session {s} takes shard {i}'s next message"),
             Act::LateReply { s, i } => write!(f, "session {s} takes a late message of shard {i}"),
+            Act::HoldsEnd { i } => write!(f, "shard {i} lets go of what it holds"),
             Act::Turn { i } => write!(f, "node {i} flushes and answers"),
             Act::NodeLearn { i, .. } => write!(f, "node {i} learns a map"),
             Act::Hear { i } => write!(f, "the monitor takes node {i}'s next message"),

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// its own.
 pub const SILENCE: Duration = Duration::from_millis(800);
 
+/// The id of every disk: none of them is taken for another here.
+const FSID: u128 = 1;
+
 impl World {
     fn osd(&self, i: usize) -> OsdId {
         self.mon.map().osd_of(pg_id(), si(i)).expect("every shard has an OSD")
@@ -46,7 +49,7 @@ impl World {
             }
             let osd = self.osd(i);
             let report = OsdReport { osd, ..OsdReport::default() };
-            self.mon.handle(MonitorRequest::Heartbeat { report }, self.mon_now);
+            self.mon.handle(MonitorRequest::Heartbeat { fsid: FSID, report }, self.mon_now);
         }
         for s in 0..self.clients.len() {
             if Some(s) == but_session || self.apart(Party::Client(s), Party::Monitor) {
@@ -138,7 +141,7 @@ impl World {
             osd,
             // Always the same: that the operator consents to another disk is not what is walked
             // here, its being blank is.
-            fsid: 1,
+            fsid: FSID,
             addr: ([127, 0, 0, 1], 7000 + i as u16).into(),
             cores: 1,
             lost: node.lost,
@@ -169,9 +172,9 @@ impl World {
         self.nodes[i].told = Some((epoch, wish));
         let (osd, pgs) = (self.osd(i), vec![(pg_id(), epoch)]);
         self.to_mon[i].push_back(match wish {
-            Told::Peered => MonitorRequest::Peered { osd, pgs },
-            Told::AskJoin => MonitorRequest::AskJoin { osd, pgs },
-            Told::Join => MonitorRequest::Join { osd, pg: pg_id(), epoch },
+            Told::Peered => MonitorRequest::Peered { osd, fsid: FSID, pgs },
+            Told::AskJoin => MonitorRequest::AskJoin { osd, fsid: FSID, pgs },
+            Told::Join => MonitorRequest::Join { osd, fsid: FSID, pg: pg_id(), epoch },
         });
     }
 

@@ -44,11 +44,14 @@ pub enum Focus {
     Cached,
     /// What overwrites whole slots is placed beside them; crashes and power.
     Placed,
+    /// A shard returns beside a writer that overwrites what it has between any two steps of the
+    /// way back.
+    Unresting,
 }
 
 impl Focus {
     /// Those with bounds of their own.
-    pub const ALL: [Focus; 16] = [
+    pub const ALL: [Focus; 17] = [
         Focus::Mixed,
         Focus::Small,
         Focus::Return,
@@ -65,6 +68,7 @@ impl Focus {
         Focus::Forgetful,
         Focus::Cached,
         Focus::Placed,
+        Focus::Unresting,
     ];
 
     /// The focus of this name.
@@ -159,6 +163,7 @@ impl Focus {
             Focus::Forgetful => forgetful(bounds, rng),
             Focus::Cached => cached(bounds, rng),
             Focus::Placed => placed(bounds, rng),
+            Focus::Unresting => unresting(bounds, rng),
             Focus::Any | Focus::Mixed => {}
         }
     }
@@ -190,6 +195,7 @@ fn mixed(rng: &mut Rng) -> Bounds {
         dirty_max: usize::MAX,
         late: Late::default(),
         records_max: if rng.u8(0..4) == 0 { 3 } else { 64 },
+        unresting: false,
     }
 }
 
@@ -357,6 +363,16 @@ fn forgetful(bounds: &mut Bounds, rng: &mut Rng) {
             (Some(Then { reached, fault: then, steps: 3 }), 1);
         bounds.late.ways[victim] = rng.bool();
     }
+}
+
+fn unresting(bounds: &mut Bounds, rng: &mut Rng) {
+    let victim = rng.usize(0..N);
+    only(bounds, rng, &[(Fault::Crash, 1), (Fault::Power, 1), (Fault::Down, 1), (Fault::Lose, 1)]);
+    (bounds.victim, bounds.unresting) = (Some(victim), true);
+    bounds.absent = rng.bool().then_some(victim);
+    (bounds.sessions, bounds.objects, bounds.warm) = (1, 1, true);
+    (bounds.writes, bounds.reads, bounds.rate) = (bounds.writes + 5, 4, 20);
+    bounds.records_max = 64;
 }
 
 fn cached(bounds: &mut Bounds, rng: &mut Rng) {

@@ -33,6 +33,7 @@ pub mod partition;
 pub mod quorum;
 pub mod rot;
 pub mod step;
+pub mod unresting;
 pub mod walk;
 pub mod way;
 pub mod world;

@@ -202,6 +202,9 @@ impl World {
         if shard.has_to_apply() {
             out.push(Act::Apply { i });
         }
+        if shard.held() > 0 {
+            out.push(Act::HoldsEnd { i });
+        }
         if node.can_trim() {
             out.push(Act::Trim { i });
         }
@@ -383,6 +386,9 @@ impl World {
             Act::Sync { i } => self.nodes[i].syncs.wanted = true,
             Act::Synced { i } => self.nodes[i].synced(),
             Act::Apply { i } => self.apply(i)?,
+            Act::HoldsEnd { i } => {
+                self.nodes[i].shard.iter_mut().for_each(ec_store::pg::shard::PgShard::end_holds);
+            }
             Act::Trim { i } => self.nodes[i].begin_trim(),
             Act::TrimOn { i } => {
                 if self.nodes[i].trim_on() {

@@ -16,6 +16,7 @@ pub const STATES: &[&str] = &[
     "a PG becomes active",
     "a cached read",
     "a grant is void",
+    "a piece of a held object",
     "a journal is trimmed",
     "a lease is recalled",
     "a live node finds itself marked down",
@@ -36,6 +37,7 @@ pub const STATES: &[&str] = &[
     "a shard joins the in-sync set",
     "a shard refuses another attach",
     "a shard refuses another epoch",
+    "all shards are back beside a writer that does not rest",
     "clean end",
     "object rebuilt before joining",
     "object rebuilt while joining",
@@ -157,7 +159,9 @@ fn weight(bounds: &Bounds, seed: u64, act: &Act) -> u64 {
     if bounds.slow && kind != 14 && mix(seed, place + 1000).is_multiple_of(8) {
         return 1;
     }
-    if bounds.then.is_some() && matches!(act, Act::Close { .. } | Act::GiveBack { .. }) {
+    if (bounds.then.is_some() || bounds.unresting)
+        && matches!(act, Act::Close { .. } | Act::GiveBack { .. })
+    {
         // the writer stays until then
         return 0;
     }
@@ -345,6 +349,9 @@ fn begin(world: &mut World) -> Check {
 /// Faults stop: everything must come to rest, whole.
 fn rest(world: &mut World, rng: &mut Rng, acts: &mut Vec<Act>, trace: &mut Vec<Act>) -> Check {
     world.left = Default::default();
+    if world.bounds.unresting {
+        crate::unresting::write_on(world, rng, acts, trace)?;
+    }
     for n in 0..REST_STEPS_MAX {
         world.acts(acts);
         acts.retain(|act| {

@@ -37,6 +37,8 @@ pub struct Job {
     whole: Option<(bool, u64, usize)>,
     pieces: Vec<Piece>,
     tries: u32,
+    /// Pieces did not fit together: members are asked to hold the object.
+    contended: bool,
 }
 
 /// Where a way stands.
@@ -237,8 +239,10 @@ impl World {
         let node = &mut self.nodes[x];
         let Some(shard) = &mut node.shard else { return Stage::Next };
         if let Some(object) = shard.next_to_rebuild() {
-            let (cut, whole, pieces) = (None, None, Vec::new());
-            return Stage::Rebuild(Box::new(Job { object, at: 0, cut, whole, pieces, tries: 0 }));
+            let (at, cut, whole, pieces) = (0, None, None, Vec::new());
+            let (tries, contended) = (0, false);
+            let job = Job { object, at, cut, whole, pieces, tries, contended };
+            return Stage::Rebuild(Box::new(job));
         }
         let objects = shard.to_report();
         if !objects.is_empty() {
@@ -278,7 +282,7 @@ impl World {
                 Ok(cut) => return self.rebuild_chunk(x, job, cut),
                 Err(known) => {
                     shard.learn_known(known);
-                    (job.pieces, job.tries) = (Vec::new(), job.tries + 1);
+                    (job.pieces, job.tries, job.contended) = (Vec::new(), job.tries + 1, true);
                     self.cover("pieces of different cuts are refused");
                 }
             }
@@ -289,7 +293,8 @@ impl World {
             shard.put_back(job.object);
             return Ok(Stage::Next);
         }
-        let body = shard.snap_body(job.object, (job.at * SECTOR) as u64, (CHUNK * SECTOR) as u32);
+        let (at, length) = ((job.at * SECTOR) as u64, (CHUNK * SECTOR) as u32);
+        let body = shard.snap_body(job.object, at, length, job.contended);
         let member = members[(job.pieces.len() + job.tries as usize) % members.len()];
         *call = Some(self.ask(x, member, body));
         Ok(Stage::Rebuild(job))
@@ -393,7 +398,7 @@ impl World {
             RecoveryBody::Noted => Answer::Reply(
                 shard.noted(&mut node.disk, epoch, from).expect("deltas are always taken"),
             ),
-            RecoveryBody::Snap { object, offset, known, floor, .. } => {
+            RecoveryBody::Snap { object, offset, known, floor, hold, .. } => {
                 let question = SnapQuestion {
                     epoch,
                     from,
@@ -401,7 +406,9 @@ impl World {
                     first: *offset == 0,
                     known,
                     floor,
+                    hold: *hold,
                 };
+                let held_before = shard.hold_number(*object);
                 match shard.snap(&mut node.disk, &question) {
                     Ok(SnapPlan::Ready(_)) if node.disk.read_fails() => {
                         shard.unpin(*object);
@@ -410,6 +417,10 @@ impl World {
                     }
                     Ok(SnapPlan::Ready(snap)) => {
                         shard.unpin(*object);
+                        if *hold && held_before.is_some() {
+                            self.cover("a piece of a held object");
+                        }
+                        let node = &mut self.nodes[m];
                         let file = node.disk.files[number(*object)];
                         match piece_of(file, snap.marks, *offset) {
                             Ok(piece) => Answer::Piece(piece),

@@ -142,6 +142,8 @@ pub struct Bounds {
     pub late: Late,
     /// Records that a journal takes.
     pub records_max: usize,
+    /// When the faults end, a writer goes on until all shards are back.
+    pub unresting: bool,
 }
 
 /// A message from a session to a shard.

@@ -13,6 +13,7 @@
 //!             "fullness": "ok", "nearfull", "backfillfull" or "full", "backfills_waiting": 0,    PGs
 //!             "journal_bytes": 1, "journal_records": 0,
 //!             "objects_to_rebuild": 0, "bytes_to_rebuild": 0, "rebuilt_bytes": 0, "corrupt_found": 0, "corrupt_repaired": 0,
+//!             "recovery_put_backs": 0, "recovery_holds": 0,
 //!             "reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0,
 //!             "sync_ms": 20,      the longest of its latest syncs; 0: none of late
 //!             "scrub": {"running": "1.3" or null, "pgs": 0, "objects": 0, "bytes": 0, "found": 0, "repaired": 0,
@@ -23,6 +24,7 @@
 //!   "recovery": {"bytes_left": 0,      what the fragments take on disk
 //!                "bytes_per_sec": 0,   over the last seconds
 //!                "seconds_left": 0,    at this rate; null while nothing moves
+//!                "put_backs": 0,       objects put back, to be rebuilt later, since daemons started
 //!                "shards_uncounted": 0},  came back just now; what they miss is not in the numbers yet
 //!   "scrub": {"open": 0,          objects whose shards do not match, and the first of them
 //!             "findings": [{"pg": "1.3", "object": "...", "osds": [0, 1, 2], "offset": 0, "length": 4096, "wrong": [1]}]},
@@ -32,6 +34,7 @@
 //!   "quorum": {"leader": 0 or null, "term": 7,     null in a cluster of one monitor
 //!              "told_by": 1,      the monitor that says all of this; what a follower says may be a moment old
 //!              "monitors": [{"id": 0, "addr": "127.0.0.1:7400", "up": true, "votes": true}]},
+//!   "strangers": 0,                 requests in an OSD's name that came from others and were refused
 //!   "total_bytes": 1, "free_bytes": 1,
 //!   "stored_bytes": 1               what the cluster stores, without parity
 //! }
@@ -73,6 +76,7 @@ struct StatusJson<'a> {
     mds: Option<String>,
     mds_silent_s: Option<u64>,
     quorum: Option<QuorumJson>,
+    strangers: u64,
     total_bytes: u64,
     free_bytes: u64,
     stored_bytes: u64,
@@ -115,6 +119,7 @@ struct RecoveryJson {
     bytes_per_sec: u64,
     seconds_left: Option<u64>,
     shards_uncounted: u64,
+    put_backs: u64,
 }
 
 #[derive(Serialize)]
@@ -141,6 +146,8 @@ struct OsdJson<'a> {
     rebuilt_bytes: u64,
     corrupt_found: u64,
     corrupt_repaired: u64,
+    recovery_put_backs: u64,
+    recovery_holds: u64,
     reads: u64,
     writes: u64,
     read_bytes: u64,
@@ -213,6 +220,7 @@ pub fn to_json(status: &ClusterStatus) -> String {
             bytes_per_sec: status.recovery.bytes_per_sec,
             seconds_left: status.recovery.seconds_left,
             shards_uncounted: status.recovery.shards_uncounted,
+            put_backs: status.recovery.put_backs,
         },
         scrub: FindingsJson {
             open: status.osds.iter().map(|osd| osd.report.scrub.open).sum(),
@@ -227,6 +235,7 @@ pub fn to_json(status: &ClusterStatus) -> String {
         mds: status.mds.map(|addr| addr.to_string()),
         mds_silent_s: status.mds_silent_secs,
         quorum: status.quorum.as_ref().map(quorum),
+        strangers: status.strangers,
         total_bytes: status.total_bytes,
         free_bytes: status.free_bytes,
         stored_bytes: status.stored_bytes,
@@ -327,6 +336,8 @@ fn osd(osd: &OsdStatus) -> OsdJson<'_> {
         rebuilt_bytes: report.rebuilt_bytes,
         corrupt_found: report.corrupt_found,
         corrupt_repaired: report.corrupt_repaired,
+        recovery_put_backs: report.recovery_put_backs,
+        recovery_holds: report.recovery_holds,
         reads: report.reads,
         writes: report.writes,
         read_bytes: report.read_bytes,
@@ -427,6 +438,7 @@ pub mod tests {
                 objects: 7,
                 bytes: 7 << 20,
                 shards_uncounted: 0,
+                put_backs: 3,
                 bytes_per_sec: 1 << 20,
                 seconds_left: Some(7),
             },
@@ -436,6 +448,7 @@ pub mod tests {
             ],
             mds: Some(([127, 0, 0, 1], 7401).into()),
             mds_silent_secs: Some(40),
+            strangers: 0,
             total_bytes: 20 << 30,
             free_bytes: 12 << 30,
             stored_bytes: 5 << 30,
@@ -472,6 +485,7 @@ pub mod tests {
         assert_eq!(json["osds"][0]["objects_to_rebuild"], 7);
         assert_eq!(json["recovery"]["bytes_left"], 7 << 20);
         assert_eq!(json["recovery"]["seconds_left"], 7);
+        assert_eq!(json["recovery"]["put_backs"], 3);
         assert_eq!(json["pools"][0]["k"], 2);
         let daemon = &json["clients"][0];
         assert_eq!(

@@ -103,8 +103,8 @@ fn mds(status: &ClusterStatus) -> String {
 /// "12 objects with 1.5 GiB to rebuild, 40.0 MiB/s, about 39 s to go"; `None` when nothing is to be
 /// rebuilt.
 fn recovery(status: &RecoveryStatus) -> Option<String> {
-    let RecoveryStatus { objects, bytes: left, shards_uncounted, bytes_per_sec, seconds_left } =
-        *status;
+    let RecoveryStatus { objects, bytes: left, bytes_per_sec, seconds_left, .. } = *status;
+    let RecoveryStatus { shards_uncounted, put_backs, .. } = *status;
     if objects == 0 && shards_uncounted == 0 {
         return None;
     }
@@ -118,6 +118,10 @@ fn recovery(status: &RecoveryStatus) -> Option<String> {
     .expect("a string takes everything");
     if shards_uncounted > 0 {
         write!(text, "; {shards_uncounted} shards are not counted yet")
+            .expect("a string takes everything");
+    }
+    if put_backs > 0 {
+        write!(text, "; put back, to be rebuilt later: {put_backs} times")
             .expect("a string takes everything");
     }
     Some(text)

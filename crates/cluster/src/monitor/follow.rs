@@ -157,7 +157,7 @@ mod tests {
 
     fn heartbeat(osd: u32) -> MonitorRequest {
         let report = OsdReport { osd: OsdId::new(osd), total_bytes: 7, ..OsdReport::default() };
-        MonitorRequest::Heartbeat { report }
+        MonitorRequest::Heartbeat { fsid: 1 + u128::from(report.osd.get()), report }
     }
 
     fn up(monitor: &Monitor) -> Vec<bool> {

@@ -101,7 +101,7 @@ impl Sim {
         let osd = OsdId::new(at as u32);
         let known = self.monitor.map().osds[&osd].fsid;
         if known != 0 && known != fsid {
-            self.request(MonitorRequest::Leave { osd });
+            self.request(MonitorRequest::Leave { osd, fsid: known });
             let reply = self.request(MonitorRequest::ReplaceOsd { osd });
             assert!(matches!(reply, MonitorReply::Done(_)), "{reply:?}");
         }
@@ -149,8 +149,9 @@ impl Sim {
             }
         }
         self.osds[at].map = Some(map);
-        self.late.push(Late::Request(MonitorRequest::Peered { osd: id, pgs: peered }));
-        self.late.push(Late::Request(MonitorRequest::AskJoin { osd: id, pgs: ask }));
+        let (osd, fsid) = (id, self.osds[at].fsid);
+        self.late.push(Late::Request(MonitorRequest::Peered { osd, fsid, pgs: peered }));
+        self.late.push(Late::Request(MonitorRequest::AskJoin { osd, fsid, pgs: ask }));
     }
 
     /// Something arrives at the monitor, in any order: they travel on many connections.
@@ -181,7 +182,8 @@ impl Sim {
             if dead || open || !self.osds[at].runs {
                 continue;
             }
-            let reply = self.request(MonitorRequest::Join { osd: id, pg, epoch: info.epoch });
+            let (osd, fsid, epoch) = (id, self.osds[at].fsid, info.epoch);
+            let reply = self.request(MonitorRequest::Join { osd, fsid, pg, epoch });
             if matches!(reply, MonitorReply::Done(_)) {
                 self.joined += 1;
                 for (key, writes) in self.writes.iter().filter(|((p, _), _)| *p == pg) {
@@ -374,7 +376,8 @@ impl Sim {
             let silent = !self.osds[at].runs || !all_beat && self.rng.u8(..40) == 0;
             let report = OsdReport { osd: OsdId::new(at as u32), ..OsdReport::default() };
             if !silent {
-                self.request(MonitorRequest::Heartbeat { report });
+                let fsid = self.osds[at].fsid;
+                self.request(MonitorRequest::Heartbeat { fsid, report });
             }
         }
         for session in self.alive.clone() {
@@ -413,7 +416,8 @@ impl Sim {
             89 => self.osds[at].runs = false,
             90 if self.osds[at].runs => {
                 self.osds[at].runs = false;
-                self.request(MonitorRequest::Leave { osd: OsdId::new(at as u32) });
+                let (osd, fsid) = (OsdId::new(at as u32), self.osds[at].fsid);
+                self.request(MonitorRequest::Leave { osd, fsid });
             }
             91 if !self.osds[at].runs => self.lose_disk(at),
             92..95 if self.alive.len() < 2 => {

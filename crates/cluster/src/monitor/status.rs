@@ -43,6 +43,7 @@ impl Monitor {
             clients: live.map(|(id, _)| (*id, name(id))).collect(),
             mds: map.mds,
             mds_silent_secs: self.mds_silence().map(|silence| silence.as_secs()),
+            strangers: self.live.strangers,
             total_bytes,
             free_bytes,
             stored_bytes: self.stored(),
@@ -75,6 +76,9 @@ impl Monitor {
                     recovery.bytes.saturating_add(found.map_or(0, |backlog| backlog.bytes));
             }
         }
+        let returning = self.live.reports.values().filter(|report| !report.to_rebuild.is_empty());
+        recovery.put_backs =
+            returning.fold(0u64, |sum, report| sum.saturating_add(report.recovery_put_backs));
         if recovery.objects > 0 || recovery.shards_uncounted > 0 {
             recovery.bytes_per_sec = self.live.progress.bytes_per_sec(self.live.last_tick);
         }

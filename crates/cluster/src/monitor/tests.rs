@@ -29,6 +29,11 @@ fn boot_with(osd: u32, fsid: u128, lost: bool, blank: bool) -> MonitorRequest {
     }
 }
 
+/// The disk with which [`Monitor::boot_clean`] boots an OSD.
+fn disk_of(osd: OsdId) -> u128 {
+    u128::from(osd.get()) + 1
+}
+
 /// Addresses of metadata services.
 const NAMESPACE: u128 = 7;
 
@@ -57,7 +62,7 @@ impl Monitor {
     fn peer_all(&mut self, now: Duration) {
         for osd in self.map().osds.keys().copied().collect::<Vec<_>>() {
             let pgs = self.map().pgs.iter().map(|(id, pg)| (*id, pg.epoch)).collect();
-            self.ok(MonitorRequest::Peered { osd, pgs }, now);
+            self.ok(MonitorRequest::Peered { fsid: disk_of(osd), osd, pgs }, now);
         }
     }
 
@@ -85,7 +90,7 @@ impl Monitor {
     fn beat(&mut self, osds: &[u32], now: Duration) {
         for &osd in osds {
             let report = OsdReport { osd: OsdId::new(osd), ..OsdReport::default() };
-            self.ok(MonitorRequest::Heartbeat { report }, now);
+            self.ok(MonitorRequest::Heartbeat { fsid: disk_of(report.osd), report }, now);
         }
         self.tick(now);
     }
@@ -156,14 +161,23 @@ fn a_silent_osd_leaves_the_in_sync_set_and_returns_through_joining() {
 
     monitor.boot_clean(2, 4 * SECOND);
     let stale = Epoch::new(monitor.map().epoch.get() - 1);
-    let ask = |epoch| MonitorRequest::AskJoin { osd: OsdId::new(2), pgs: vec![(pg(), epoch)] };
+    let ask = |epoch| MonitorRequest::AskJoin {
+        fsid: disk_of(OsdId::new(2)),
+        osd: OsdId::new(2),
+        pgs: vec![(pg(), epoch)],
+    };
     monitor.ok(ask(stale), 4 * SECOND);
     assert!(monitor.map().pgs[&pg()].joining.is_empty(), "an old epoch is not listened to");
     monitor.ok(ask(monitor.map().epoch), 4 * SECOND);
     assert_eq!(monitor.map().pgs[&pg()].joining, ShardSet::only(shard));
     assert_eq!(monitor.conditions(), [(PgCondition::Recovering, 1)]);
 
-    let join = |epoch| MonitorRequest::Join { osd: OsdId::new(2), pg: pg(), epoch };
+    let join = |epoch| MonitorRequest::Join {
+        fsid: disk_of(OsdId::new(2)),
+        osd: OsdId::new(2),
+        pg: pg(),
+        epoch,
+    };
     assert!(matches!(monitor.handle(join(stale), 4 * SECOND), MonitorReply::Refused(_)), "JoinCas");
     monitor.ok(join(monitor.map().epoch), 4 * SECOND);
     assert_eq!(monitor.conditions(), [(PgCondition::Clean, 1)]);
@@ -210,7 +224,8 @@ fn a_replaced_disk_is_recognised_and_a_wrong_process_refused() {
     let two = monitor.shard(2);
     assert_eq!(monitor.state().pgs[&pg()].gone, ShardSet::only(two), "BlankCheck");
     // Its return is the same with a member down: a blank disk does not count.
-    monitor.ok(MonitorRequest::Leave { osd: OsdId::new(1) }, 4 * SECOND);
+    monitor
+        .ok(MonitorRequest::Leave { fsid: disk_of(OsdId::new(1)), osd: OsdId::new(1) }, 4 * SECOND);
     assert_eq!(monitor.conditions(), [(PgCondition::Down, 1)]);
     let stranger = monitor.handle(boot_with(9, 1, false, true), SECOND);
     assert!(matches!(stranger, MonitorReply::Refused(why) if why.contains("osd.0, osd.1, osd.2")));
@@ -220,7 +235,7 @@ fn a_replaced_disk_is_recognised_and_a_wrong_process_refused() {
 fn another_disk_needs_the_operators_consent_which_holds_for_one_boot() {
     let mut monitor = Monitor::whole(3, 1);
     let osd = OsdId::new(2);
-    monitor.ok(MonitorRequest::Leave { osd }, SECOND);
+    monitor.ok(MonitorRequest::Leave { fsid: disk_of(osd), osd }, SECOND);
     let refused = |monitor: &mut Monitor, blank| {
         let epoch = monitor.map().epoch;
         let reply = monitor.handle(boot_with(2, 77, false, blank), SECOND);
@@ -243,7 +258,7 @@ fn another_disk_needs_the_operators_consent_which_holds_for_one_boot() {
     );
     // the old disk is back after all: that used the consent up
     monitor.boot_clean(2, SECOND);
-    monitor.ok(MonitorRequest::Leave { osd }, SECOND);
+    monitor.ok(MonitorRequest::Leave { fsid: disk_of(osd), osd }, SECOND);
     refused(&mut monitor, true);
     monitor.ok(MonitorRequest::ReplaceOsd { osd }, SECOND);
     monitor.ok(boot_with(2, 77, false, true), SECOND);
@@ -258,9 +273,9 @@ fn no_disk_is_given_up_that_holds_the_last_whole_shards() {
     let replace = |monitor: &mut Monitor, osd| {
         monitor.handle(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, SECOND)
     };
-    monitor.ok(MonitorRequest::Leave { osd: OsdId::new(2) }, SECOND);
+    monitor.ok(MonitorRequest::Leave { fsid: disk_of(OsdId::new(2)), osd: OsdId::new(2) }, SECOND);
     monitor.peer_all(SECOND);
-    monitor.ok(MonitorRequest::Leave { osd: OsdId::new(1) }, SECOND);
+    monitor.ok(MonitorRequest::Leave { fsid: disk_of(OsdId::new(1)), osd: OsdId::new(1) }, SECOND);
     let reply = replace(&mut monitor, 1);
     assert!(
         matches!(&reply, MonitorReply::Refused(why) if why.contains("1 placement groups would be lost")),
@@ -277,7 +292,7 @@ fn no_disk_is_given_up_that_holds_the_last_whole_shards() {
 fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
     let mut monitor = Monitor::whole(3, 2);
     let osd = OsdId::new(2);
-    monitor.ok(MonitorRequest::Leave { osd }, SECOND);
+    monitor.ok(MonitorRequest::Leave { fsid: disk_of(osd), osd }, SECOND);
     monitor.peer_all(SECOND);
     assert_eq!(
         monitor.status().recovery,
@@ -287,7 +302,8 @@ fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
     let pgs: Vec<PgId> = monitor.map().pgs.keys().copied().collect();
     let beat = |monitor: &mut Monitor, second: u32, recovered_bytes, to_rebuild: Vec<PgBacklog>| {
         let report = OsdReport { osd, recovered_bytes, to_rebuild, ..OsdReport::default() };
-        monitor.ok(MonitorRequest::Heartbeat { report }, second * SECOND);
+        monitor
+            .ok(MonitorRequest::Heartbeat { fsid: disk_of(report.osd), report }, second * SECOND);
         monitor.beat(&[0, 1], second * SECOND);
         monitor.status().recovery
     };
@@ -311,9 +327,12 @@ fn what_is_left_to_rebuild_is_told_with_rate_and_time_and_is_zero_when_clean() {
     );
     for pg in pgs {
         let epoch = monitor.map().pgs[&pg].epoch;
-        monitor.ok(MonitorRequest::AskJoin { osd, pgs: vec![(pg, epoch)] }, 3 * SECOND);
+        monitor.ok(
+            MonitorRequest::AskJoin { fsid: disk_of(osd), osd, pgs: vec![(pg, epoch)] },
+            3 * SECOND,
+        );
         let epoch = monitor.map().pgs[&pg].epoch;
-        monitor.ok(MonitorRequest::Join { osd, pg, epoch }, 3 * SECOND);
+        monitor.ok(MonitorRequest::Join { fsid: disk_of(osd), osd, pg, epoch }, 3 * SECOND);
     }
     // the last report still names some: the map knows better
     assert_eq!(monitor.conditions(), [(PgCondition::Clean, 2)]);
@@ -328,7 +347,10 @@ fn blank_disks_of_a_cluster_never_active_have_lost_nothing() {
     let mut monitor = fresh(3, 1);
     for osd in 0..3 {
         monitor.ok(boot_with(osd, 5, false, true), SECOND);
-        monitor.ok(MonitorRequest::Leave { osd: OsdId::new(osd) }, 4 * SECOND);
+        monitor.ok(
+            MonitorRequest::Leave { fsid: disk_of(OsdId::new(osd)), osd: OsdId::new(osd) },
+            4 * SECOND,
+        );
         monitor.ok(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, 4 * SECOND);
         monitor.ok(boot_with(osd, 6, true, true), 4 * SECOND);
     }
@@ -361,7 +383,10 @@ fn a_monitor_that_stood_still_blames_nobody() {
 fn after_a_clean_stop_of_all_the_first_to_come_wait_for_the_rest() {
     let mut monitor = Monitor::whole(3, 1);
     (0..3).for_each(|osd| {
-        monitor.ok(MonitorRequest::Leave { osd: OsdId::new(osd) }, SECOND);
+        monitor.ok(
+            MonitorRequest::Leave { fsid: disk_of(OsdId::new(osd)), osd: OsdId::new(osd) },
+            SECOND,
+        );
     });
     let mut again = Monitor::start(monitor.state().clone(), Settings::default(), Duration::ZERO);
     again.boot_clean(1, Duration::ZERO);
@@ -500,7 +525,7 @@ fn a_new_epoch_begins_the_end_of_a_session_anew_and_old_answers_do_not_count() {
     assert_eq!(monitor.actions(now), [], "a new epoch of the map that no PG notices");
     // An outsider's life is a new epoch of the PG: here, osd.2 leaves, and osd.0 and osd.1 confirm
     // the smaller set.
-    monitor.ok(MonitorRequest::Leave { osd: OsdId::new(2) }, now);
+    monitor.ok(MonitorRequest::Leave { fsid: disk_of(OsdId::new(2)), osd: OsdId::new(2) }, now);
     assert_eq!(monitor.actions(now), [], "not while the PG is not active");
     monitor.peer_all(now);
     for old in &of_old[1..] {
@@ -626,7 +651,7 @@ fn an_osd_that_fills_up_is_named_with_what_follows_from_it() {
             free_bytes,
             ..OsdReport::default()
         };
-        monitor.ok(MonitorRequest::Heartbeat { report }, SECOND);
+        monitor.ok(MonitorRequest::Heartbeat { fsid: disk_of(report.osd), report }, SECOND);
         let status = monitor.status();
         (status.health, status.messages().collect::<Vec<_>>().join("; "))
     };
@@ -658,12 +683,21 @@ fn extreme_numbers_of_osds_and_clients_move_nothing_that_others_depend_on() {
         let requests = [
             MonitorRequest::RenewSession { session: SessionId::new(n) },
             MonitorRequest::CloseSession { session: SessionId::new(n) },
-            MonitorRequest::Leave { osd },
+            MonitorRequest::Leave { fsid: disk_of(osd), osd },
             MonitorRequest::ReplaceOsd { osd },
-            MonitorRequest::Peered { osd, pgs: pgs.clone() },
-            MonitorRequest::Peered { osd: OsdId::new(0), pgs: pgs.clone() },
-            MonitorRequest::AskJoin { osd: OsdId::new(0), pgs },
-            MonitorRequest::Join { osd: OsdId::new(0), pg: none, epoch: Epoch::new(n) },
+            MonitorRequest::Peered { fsid: disk_of(osd), osd, pgs: pgs.clone() },
+            MonitorRequest::Peered {
+                fsid: disk_of(OsdId::new(0)),
+                osd: OsdId::new(0),
+                pgs: pgs.clone(),
+            },
+            MonitorRequest::AskJoin { fsid: disk_of(OsdId::new(0)), osd: OsdId::new(0), pgs },
+            MonitorRequest::Join {
+                fsid: disk_of(OsdId::new(0)),
+                osd: OsdId::new(0),
+                pg: none,
+                epoch: Epoch::new(n),
+            },
             MonitorRequest::MdsReport(MdsReport {
                 removals_stuck: n,
                 sizes_stuck: n,
@@ -690,7 +724,10 @@ fn extreme_numbers_of_osds_and_clients_move_nothing_that_others_depend_on() {
             let mut report =
                 OsdReport { total_bytes, free_bytes, recovered_bytes, disk: n, ..told };
             (report.scrub.open, report.backfills_waiting, report.corrupt_found) = (n, n, n);
-            monitor.ok(MonitorRequest::Heartbeat { report }, Duration::ZERO);
+            monitor.ok(
+                MonitorRequest::Heartbeat { fsid: disk_of(report.osd), report },
+                Duration::ZERO,
+            );
         }
         monitor.tick(Duration::ZERO);
         monitor.status();
@@ -712,4 +749,50 @@ fn an_osd_with_more_cores_or_a_longer_name_than_can_be_is_refused() {
     }
     assert_eq!(monitor.map().epoch, epoch);
     monitor.boot_clean(0, Duration::ZERO);
+}
+
+#[test]
+fn what_a_stranger_says_in_the_name_of_an_osd_moves_nothing() {
+    let mut monitor = Monitor::whole(3, 1);
+    monitor.beat_until(&[0, 1, 2], Duration::ZERO, SECOND);
+    let (osd, fsid, before) = (OsdId::new(2), 999, monitor.map().clone());
+    let (pgs, epoch) = (vec![(pg(), before.pgs[&pg()].epoch)], before.epoch);
+    let report = OsdReport { osd, total_bytes: 77, ..OsdReport::default() };
+    let requests = [
+        MonitorRequest::Leave { osd, fsid },
+        MonitorRequest::Heartbeat { fsid, report },
+        MonitorRequest::Peered { osd, fsid, pgs: pgs.clone() },
+        MonitorRequest::AskJoin { osd, fsid, pgs },
+        MonitorRequest::Join { osd, fsid, pg: pg(), epoch },
+    ];
+    for request in requests.iter().cycle().take(100) {
+        let MonitorReply::Refused(why) = monitor.handle(request.clone(), SECOND) else {
+            panic!("{request:?} was taken");
+        };
+        assert!(why.contains("osd.2 of this cluster is at 127.0.0.1:"), "{why}");
+        assert!(why.contains(&format!("{fsid:032x}")), "it names the disk that it has: {why}");
+    }
+    assert_eq!((monitor.map(), monitor.status().strangers), (&before, 100));
+    assert!(monitor.status().osds.iter().all(|osd| osd.report.total_bytes == 0));
+    let MonitorReply::Events(events) = monitor.handle(MonitorRequest::Events { after: 0 }, SECOND)
+    else {
+        panic!("no events");
+    };
+    let told = events.iter().filter(|event| event.what.contains("another process")).count();
+    assert_eq!(told, 1, "told once, counted each time");
+    // heartbeats of the stranger do not keep it up
+    for step in 1..10u32 {
+        monitor.beat(&[0, 1], SECOND + step * SECOND / 2);
+        monitor.handle(requests[1].clone(), SECOND + step * SECOND / 2);
+    }
+    assert!(!monitor.map().osds[&osd].up);
+}
+
+#[test]
+fn the_map_that_is_published_does_not_tell_the_ids_of_disks() {
+    let monitor = Monitor::whole(3, 1);
+    let update = monitor.update();
+    let map = ClusterMap::decode(&update.map).expect("a map");
+    assert!(map.osds.values().all(|osd| osd.fsid == 1), "that there is a disk is told");
+    assert!(monitor.map().osds.iter().all(|(id, osd)| osd.fsid == disk_of(*id)));
 }

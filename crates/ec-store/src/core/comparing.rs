@@ -97,10 +97,11 @@ impl<O: Outlet, M: Members> Way<O, M> {
             return None;
         }
         let (seed, length) = (fresh_seed(), range.end - range.start);
-        let ask =
-            |shard: &mut PgShard| shard.compare_body(object, range.start, length as u32, seed);
-        let (given, cut) =
-            self.of_one_cut(ask, ShardSet::EMPTY, Sums::from_reply, |sums| &sums.marks).await?;
+        let ask = |shard: &mut PgShard, hold| {
+            shard.compare_body(object, range.start, length as u32, seed, hold)
+        };
+        let (avoid, read) = (ShardSet::EMPTY, Sums::from_reply);
+        let (given, cut) = self.of_one_cut(object, ask, avoid, read, |sums| &sums.marks).await?;
         let whole = Whole::of(given.iter().map(|sums| sums.whole));
         let own =
             self.core.inspect(self.pg, object, range.clone(), Some(seed), false).await.ok()??;

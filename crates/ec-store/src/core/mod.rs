@@ -33,6 +33,7 @@ mod background;
 mod backlog;
 mod comparing;
 mod format;
+mod holding;
 mod listing;
 mod measuring;
 mod objects;

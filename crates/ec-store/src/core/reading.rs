@@ -418,7 +418,7 @@ impl<O: Outlet> Core<O> {
                 self.with(pg, |shard, store| shard.report(store, epoch, from, objects))
             }
             RecoveryBody::Noted => self.with(pg, |shard, store| shard.noted(store, epoch, from)),
-            RecoveryBody::Snap { object, offset, length, known, floor } => {
+            RecoveryBody::Snap { object, offset, length, known, floor, hold } => {
                 if u64::from(*length) > READ_BYTES_MAX {
                     return Err(malformed);
                 }
@@ -429,6 +429,7 @@ impl<O: Outlet> Core<O> {
                     first: *offset == 0,
                     known,
                     floor,
+                    hold: *hold,
                 };
                 let range = *offset..offset.checked_add(u64::from(*length)).ok_or(malformed)?;
                 return self.give_piece(outlet, to, pg, &question, range);
@@ -479,7 +480,21 @@ impl<O: Outlet> Core<O> {
         pg: PgId,
         question: &SnapQuestion<'_>,
     ) -> Result<Snapshot, RecoveryReply> {
-        match self.with(pg, |shard, store| shard.snap(store, question)) {
+        let snap = |shard: &mut PgShard, store: &mut CoreStore| {
+            let before = shard.hold_number(question.object);
+            let plan = shard.snap(store, question);
+            let begun = shard.hold_number(question.object).filter(|_| before.is_none());
+            plan.map(|plan| (plan, begun))
+        };
+        let planned = self.with(pg, snap).map(|planned| {
+            planned.map(|(plan, begun)| {
+                if let Some(number) = begun {
+                    self.end_hold_soon(pg, question.object, number);
+                }
+                plan
+            })
+        });
+        match planned {
             None => Err(RecoveryReply::Refused(Status::NotActive)),
             Some(Ok(SnapPlan::Ready(snap))) => Ok(snap),
             Some(Ok(SnapPlan::Refused(status))) => Err(RecoveryReply::Refused(status)),

@@ -7,6 +7,7 @@
 
 use super::backlog::Backlog;
 use super::comparing::{Compared, Sampling};
+use super::holding::Turns;
 use super::{Core, CoreError, Outlet, Repair};
 use crate::codec::{self, Codec};
 use crate::fragment::SECTOR_BYTES;
@@ -16,7 +17,8 @@ use bytes::Bytes;
 use protocol::recovery::{RecoveryBody, RecoveryReply, RecoveryRequest, SessionMark};
 use protocol::{Epoch, ObjectId, PgId, Rules, ShardIndex, ShardSet};
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -129,6 +131,8 @@ pub(super) struct Way<O: Outlet, M: Members> {
     /// Bytes rebuilt or compared since the members were told.
     unreported_bytes: Cell<u64>,
     reported_at: Cell<Instant>,
+    /// Whom to ask next, for objects that are being rebuilt.
+    turns: RefCell<HashMap<ObjectId, Turns>>,
 }
 
 impl<O: Outlet> Core<O> {
@@ -200,7 +204,8 @@ impl<O: Outlet> Core<O> {
         let codec = codec::for_profile(view.pg.profile);
         let (core, epoch, me) = (self.clone(), view.pg.epoch, view.me);
         let (unreported_bytes, reported_at) = (Cell::new(0), Cell::new(Instant::now()));
-        Some(Way { core, members, pg, epoch, me, codec, unreported_bytes, reported_at })
+        let turns = RefCell::default();
+        Some(Way { core, members, pg, epoch, me, codec, unreported_bytes, reported_at, turns })
     }
 
     /// Replaces a range that failed its checksum by bytes from other in-sync shards. False: not
@@ -360,9 +365,12 @@ impl<O: Outlet, M: Members> Way<O, M> {
 
     /// Rebuilds an object. False: not now; it is put back, to try others first.
     async fn rebuild_or_put_back(&self, object: ObjectId, rate: Rate) -> Result<bool, CoreError> {
-        let done = self.rebuild(object, rate).await?;
+        let done = self.rebuild(object, rate).await;
+        self.turns.borrow_mut().remove(&object);
+        let done = done?;
         if !done {
             self.shard(|shard| shard.put_back(object));
+            self.core.shared.state.borrow_mut().stats.recovery_put_backs += 1;
             self.pause().await;
         }
         Ok(done)
@@ -450,8 +458,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
         let compared = cut.is_some();
         for part in parts {
             let (at, length) = (part.start, part.end - part.start);
-            let ask = |shard: &mut PgShard| shard.snap_body(object, at, length as u32);
-            let Some((pieces, part_cut)) = self.pieces(ask, ShardSet::EMPTY).await else {
+            let ask = |shard: &mut PgShard, hold| shard.snap_body(object, at, length as u32, hold);
+            let Some((pieces, part_cut)) = self.pieces(object, ask, ShardSet::EMPTY).await else {
                 return Ok(None);
             };
             let exists = whole
@@ -474,46 +482,62 @@ impl<O: Outlet, M: Members> Way<O, M> {
     /// k pieces of one cut, none from `avoid`.
     async fn pieces(
         &self,
-        body: impl Fn(&mut PgShard) -> RecoveryBody,
+        object: ObjectId,
+        body: impl Fn(&mut PgShard, bool) -> RecoveryBody,
         avoid: ShardSet,
     ) -> Option<(Vec<Piece>, Cut)> {
-        self.of_one_cut(body, avoid, Piece::from_reply, |piece| &piece.marks).await
+        self.of_one_cut(object, body, avoid, Piece::from_reply, |piece| &piece.marks).await
     }
 
-    /// What k members answer, none of them of `avoid`, with marks that are of one cut.
+    /// What k members answer, none of them of `avoid`, with marks that are of one cut. `body`: the
+    /// question, given whether the object is to be held.
     pub(super) async fn of_one_cut<T>(
         &self,
-        body: impl Fn(&mut PgShard) -> RecoveryBody,
+        object: ObjectId,
+        body: impl Fn(&mut PgShard, bool) -> RecoveryBody,
         avoid: ShardSet,
         answer: fn(ShardIndex, RecoveryReply, Bytes) -> Option<T>,
         marks: fn(&T) -> &[SessionMark],
     ) -> Option<(Vec<T>, Cut)> {
         let k = self.codec.k();
-        for turn in 0..TRIES {
+        let mut turns = self.turns.borrow_mut().remove(&object).unwrap_or_default();
+        for _ in 0..TRIES {
             let in_sync =
                 self.shard(|shard| shard.view().pg.in_sync.without(self.me).minus(avoid))?;
-            let mut members: Vec<ShardIndex> = in_sync.iter().collect();
-            let shift = turn % members.len().max(1);
-            members.rotate_left(shift);
-            let mut answers = Vec::with_capacity(k);
+            let (mut answers, mut answered) = (Vec::with_capacity(k), Vec::with_capacity(k));
             // one after the other: what a later answer does not know of a session counts as later
             // (`common_cut`)
-            for member in members {
-                let question = self.shard(&body)?;
+            for member in turns.members(in_sync) {
+                let question = self.shard(|shard| body(shard, turns.hold()))?;
                 let reply = self.ask(member, question).await;
-                answers.extend(reply.and_then(|(reply, bytes)| answer(member, reply, bytes)));
+                if let Some(given) = reply.and_then(|(reply, bytes)| answer(member, reply, bytes)) {
+                    answers.push(given);
+                    answered.push(member);
+                }
                 if answers.len() == k {
                     break;
                 }
             }
-            if answers.len() == k {
-                match common_cut(Rules::default(), &answers.iter().map(marks).collect::<Vec<_>>()) {
-                    Ok(cut) => return Some((answers, cut)),
-                    Err(known) => self.shard(|shard| shard.learn_known(known))?,
+            if answers.len() < k {
+                turns.too_few();
+                self.pause().await;
+                continue;
+            }
+            match common_cut(Rules::default(), &answers.iter().map(marks).collect::<Vec<_>>()) {
+                Ok(cut) => {
+                    turns.fitted();
+                    self.turns.borrow_mut().insert(object, turns);
+                    return Some((answers, cut));
+                }
+                Err(known) => {
+                    self.shard(|shard| shard.learn_known(known))?;
+                    if !turns.did_not_fit(answered) {
+                        self.pause().await;
+                    }
                 }
             }
-            self.pause().await;
         }
+        self.turns.borrow_mut().insert(object, turns);
         None
     }
 
@@ -572,8 +596,8 @@ impl<O: Outlet, M: Members> Way<O, M> {
     ) -> Result<bool, CoreError> {
         let (offset, length) = (range.start, range.end - range.start);
         for _ in 0..TRIES {
-            let ask = |shard: &mut PgShard| shard.repair_body(object, offset, length as u32);
-            let Some((pieces, _)) = self.pieces(ask, avoid).await else { return Ok(false) };
+            let ask = |shard: &mut PgShard, _hold| shard.repair_body(object, offset, length as u32);
+            let Some((pieces, _)) = self.pieces(object, ask, avoid).await else { return Ok(false) };
             let marks: Vec<&[SessionMark]> = pieces.iter().map(|p| &p.marks[..]).collect();
             let whole = Whole::of(pieces.iter().map(|piece| piece.whole));
             if !whole.exists {

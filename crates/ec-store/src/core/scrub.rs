@@ -211,7 +211,8 @@ impl<O: Outlet> Core<O> {
 
     async fn sum(&self, request: &RecoveryRequest) -> (RecoveryReply, Bytes) {
         let refused = |status| (RecoveryReply::Refused(status), Bytes::new());
-        let RecoveryBody::Sum { object, offset, length, seed, scrub, known, floor } = &request.body
+        let RecoveryBody::Sum { object, offset, length, seed, scrub, known, floor, hold } =
+            &request.body
         else {
             return refused(Status::Invalid);
         };
@@ -222,8 +223,8 @@ impl<O: Outlet> Core<O> {
         let limit = view.pg.profile.fragment_bytes();
         let range = (*offset).min(limit)..offset.saturating_add(u64::from(*length)).min(limit);
         let first = !scrub && *offset == 0;
-        let question =
-            SnapQuestion { epoch: request.epoch, from: request.from, object, first, known, floor };
+        let (epoch, from, hold) = (request.epoch, request.from, *hold);
+        let question = SnapQuestion { epoch, from, object, first, known, floor, hold };
         let snap = match self.snapshot(pg, &question) {
             Ok(snap) => snap,
             Err(reply) => return (reply, Bytes::new()),

@@ -24,6 +24,10 @@ pub struct CoreStats {
     pub rebuilt_bytes: u64,
     /// Bytes of what had to be rebuilt that are dealt with, in the unit of [`PgBacklog::bytes`].
     pub recovered_bytes: u64,
+    /// How often the rebuilding of an object was given up for the moment, to try others first.
+    pub recovery_put_backs: u64,
+    /// How often an object was held here, so that its pieces meet.
+    pub recovery_holds: u64,
     /// Bytes that its fragments take on the disk, when they were last looked at.
     pub stored_bytes: u64,
     /// Bytes in the journal.

@@ -3,7 +3,7 @@
 //! Contract: see [`super::member`]. While a batch is under way nothing is applied to the machine:
 //! what it shows then is what the batch made of it.
 
-use super::desk::{Answer, Desk};
+use super::desk::{Answer, Desk, speaks_for};
 use super::inbox::Event;
 use super::member::Identity;
 use super::replica::Replica;
@@ -85,7 +85,8 @@ impl Leading {
     ) -> bool {
         match event {
             Event::Request { connection, reply_to, request } => {
-                desk.note_sender(&connection, &request, self.monitor.map());
+                desk.note_subscriber(&connection, &request, self.monitor.map());
+                let speaks_for = speaks_for(&request);
                 let renewed = match &request {
                     MonitorRequest::RenewSession { session } => Some(*session),
                     _ => None,
@@ -93,6 +94,7 @@ impl Leading {
                 let decides = decides(&request);
                 let mut reply = self.monitor.handle(request, at);
                 identity.name_monitors(&mut reply);
+                desk.note_osd(&connection, speaks_for, &reply);
                 desk.clients.note(&connection, renewed, &reply);
                 answers.push(Answer { connection, reply_to, reply });
                 decides

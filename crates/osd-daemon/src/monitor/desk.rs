@@ -48,31 +48,44 @@ impl Answer {
     }
 }
 
+/// In whose name a request is that shows where an OSD is heard.
+pub(super) fn speaks_for(request: &MonitorRequest) -> Option<OsdId> {
+    match request {
+        MonitorRequest::Boot { osd, .. } => Some(*osd),
+        MonitorRequest::Heartbeat { report, .. } => Some(report.osd),
+        _ => None,
+    }
+}
+
 impl Desk {
     pub fn new(worker: Worker, inbox: Arc<Inbox>) -> Self {
         let (subscribers, osds, clients) = Default::default();
         Self { worker, inbox, subscribers, osds, clients }
     }
 
-    /// Somebody asks for something, under this map.
-    pub fn note_sender(
+    /// Who asks for the map gets the newer ones, too; it has this one.
+    pub fn note_subscriber(
         &mut self,
         connection: &Connection,
         request: &MonitorRequest,
         map: &ClusterMap,
     ) {
-        let osd = match request {
-            MonitorRequest::Boot { osd, .. } => *osd,
-            MonitorRequest::Heartbeat { report } => report.osd,
-            MonitorRequest::Subscribe => {
-                let subscriber = Subscriber { connection: connection.clone(), sent: map.epoch };
-                self.subscribers.insert(connection.id(), subscriber);
-                return;
-            }
-            _ => return,
-        };
-        let is_new = || self.osds.get(&osd).is_none_or(|known| known.id() != connection.id());
-        if map.osds.contains_key(&osd) && is_new() {
+        if matches!(request, MonitorRequest::Subscribe) {
+            let subscriber = Subscriber { connection: connection.clone(), sent: map.epoch };
+            self.subscribers.insert(connection.id(), subscriber);
+        }
+    }
+
+    /// What is asked of an OSD goes to where it was heard, and to nobody who only names it:
+    /// `reply` is what a request in its name got (see [`speaks_for`]).
+    pub fn note_osd(
+        &mut self,
+        connection: &Connection,
+        speaks_for: Option<OsdId>,
+        reply: &MonitorReply,
+    ) {
+        let (Some(osd), MonitorReply::Done(_)) = (speaks_for, reply) else { return };
+        if self.osds.get(&osd).is_none_or(|known| known.id() != connection.id()) {
             self.osds.insert(osd, connection.clone());
         }
     }

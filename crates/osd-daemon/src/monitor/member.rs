@@ -12,7 +12,7 @@
 //! waits that it does not lead.
 
 use super::batch::{Batch, Leading};
-use super::desk::{Answer, Desk};
+use super::desk::{Answer, Desk, speaks_for};
 use super::founding::{self, Founding, Verdict};
 use super::inbox::{Event, Inbox};
 use super::peers::{self, Peers};
@@ -218,8 +218,11 @@ impl Member {
             }
             Part::Follows(None) => None,
             Part::Follows(Some(observer)) => {
-                self.desk.note_sender(&connection, &request, observer.map());
-                observer.answer(request, at)
+                self.desk.note_subscriber(&connection, &request, observer.map());
+                let speaks_for = speaks_for(&request);
+                let reply = observer.answer(request, at);
+                reply.iter().for_each(|reply| self.desk.note_osd(&connection, speaks_for, reply));
+                reply
             }
         };
         let mut reply = reply.unwrap_or(MonitorReply::NotLeader { leader });

@@ -83,6 +83,8 @@ pub fn render(status: &ClusterStatus, version: &str) -> String {
     let silent = status.mds_silent_secs.unwrap_or(0) as f64;
     let help = "For how long the metadata service has been silent, if that is too long; else 0.";
     text.gauge("trefoil_mds_silent_seconds", help, [(NONE, silent)]);
+    let (name, help) = ("trefoil_strangers_total", "Requests in an OSD's name that were refused.");
+    text.family(name, "counter", help, [(NONE, status.strangers as f64)]);
     text.0
 }
 
@@ -111,7 +113,7 @@ fn monitors(text: &mut Text, quorum: &QuorumStatus) {
 
 fn osds(text: &mut Text, osds: &[OsdStatus]) {
     type Figure = (&'static str, &'static str, &'static str, fn(&OsdStatus) -> f64);
-    let figures: [Figure; 14] = [
+    let figures: [Figure; 16] = [
         ("up", "gauge", "1 if it answers.", |osd| osd.up.into()),
         ("in", "gauge", "1 if it holds data.", |osd| osd.is_in.into()),
         ("disk_bytes", "gauge", "Bytes of its disk.", |osd| osd.report.total_bytes as f64),
@@ -129,6 +131,12 @@ fn osds(text: &mut Text, osds: &[OsdStatus]) {
         }),
         ("checksum_repaired_total", "counter", "Those repaired.", |osd| {
             osd.report.corrupt_repaired as f64
+        }),
+        ("recovery_put_backs_total", "counter", "Objects put back, to be rebuilt later.", |osd| {
+            osd.report.recovery_put_backs as f64
+        }),
+        ("recovery_holds_total", "counter", "Objects held for a returning shard.", |osd| {
+            osd.report.recovery_holds as f64
         }),
         ("reads_total", "counter", "Reads served.", |osd| osd.report.reads as f64),
         ("writes_total", "counter", "Writes served.", |osd| osd.report.writes as f64),
@@ -221,6 +229,7 @@ mod tests {
             ],
             mds: None,
             mds_silent_secs: None,
+            strangers: 2,
             total_bytes: 100,
             free_bytes: 60,
             stored_bytes: 20,
@@ -257,6 +266,8 @@ mod tests {
             "trefoil_monitor_up{monitor=\"2\"} 0",
             "trefoil_monitor_leader{monitor=\"1\"} 1",
             "trefoil_monitor_term 7",
+            "trefoil_strangers_total 2",
+            "trefoil_osd_recovery_put_backs_total{osd=\"0\",host=\"a\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

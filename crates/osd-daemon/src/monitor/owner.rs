@@ -4,7 +4,7 @@
 //! answer, then ask OSDs. While a save is under way events gather; the next round takes them
 //! together, so a burst costs two saves, not many.
 
-use super::desk::{Answer, Desk};
+use super::desk::{Answer, Desk, speaks_for};
 use super::inbox::{Event, Inbox};
 use super::refuse_hello;
 use cluster::{ControlError, ControlPlane, Monitor};
@@ -69,12 +69,14 @@ impl Owner {
     fn apply(&mut self, event: Event, at: Duration, answers: &mut Vec<Answer>) -> ControlFlow<()> {
         match event {
             Event::Request { connection, reply_to, request } => {
-                self.desk.note_sender(&connection, &request, self.monitor.map());
+                self.desk.note_subscriber(&connection, &request, self.monitor.map());
+                let speaks_for = speaks_for(&request);
                 let renewed = match &request {
                     MonitorRequest::RenewSession { session } => Some(*session),
                     _ => None,
                 };
                 let reply = self.monitor.handle(request, at);
+                self.desk.note_osd(&connection, speaks_for, &reply);
                 self.desk.clients.note(&connection, renewed, &reply);
                 answers.push(Answer { connection, reply_to, reply });
             }

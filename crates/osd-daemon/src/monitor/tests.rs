@@ -17,6 +17,11 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::Instant;
 
+/// The id of the disk that a pretended OSD has.
+fn fsid_of(osd: OsdId) -> u128 {
+    100 + u128::from(osd.get())
+}
+
 /// Nothing here takes so long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -89,7 +94,7 @@ impl Peer {
 
     fn boot(&self, osd: u32) {
         let addr = SocketAddr::from(([127, 0, 0, 1], 9000 + osd as u16));
-        let (osd, fsid, host) = (OsdId::new(osd), 100 + u128::from(osd), "here".to_owned());
+        let (osd, fsid, host) = (OsdId::new(osd), fsid_of(OsdId::new(osd)), "here".to_owned());
         let boot =
             MonitorRequest::Boot { osd, fsid, addr, cores: 1, lost: false, blank: true, host };
         assert!(matches!(self.call(&boot), MonitorReply::Done(_)));
@@ -102,7 +107,8 @@ impl Peer {
             free_bytes: 200,
             ..OsdReport::default()
         };
-        assert!(matches!(self.call(&MonitorRequest::Heartbeat { report }), MonitorReply::Done(_)));
+        let heartbeat = MonitorRequest::Heartbeat { fsid: fsid_of(OsdId::new(osd)), report };
+        assert!(matches!(self.call(&heartbeat), MonitorReply::Done(_)));
     }
 
     fn map(&self) -> ClusterMap {
@@ -126,7 +132,8 @@ impl Peer {
             map.shard_of(**pg, osd).is_some_and(|s| map.pgs[*pg].in_sync.contains(s))
         };
         let pgs = map.pgs.keys().filter(proposed).map(|pg| (*pg, map.pgs[pg].epoch)).collect();
-        assert!(matches!(self.call(&MonitorRequest::Peered { osd, pgs }), MonitorReply::Done(_)));
+        let peered = MonitorRequest::Peered { osd, fsid: fsid_of(osd), pgs };
+        assert!(matches!(self.call(&peered), MonitorReply::Done(_)));
     }
 }
 
@@ -252,6 +259,47 @@ fn a_silent_osd_is_marked_down() {
 }
 
 #[test]
+fn a_stranger_does_not_speak_for_an_osd_and_is_not_asked_in_its_place() {
+    let (dir, runtime) = (tempfile::tempdir().expect("a directory"), runtime());
+    let mut config = config(dir.path());
+    config.settings.heartbeat_grace = Duration::from_millis(500);
+    let monitor = start(config, &runtime.handle()).expect("starts");
+    let osds = whole_cluster(&runtime.handle(), monitor.addr());
+    let stranger = Peer::connect(&runtime.handle(), monitor.addr());
+    let (osd, fsid) = (OsdId::new(2), 999);
+    let pgs: Vec<_> = stranger.map().pgs.iter().map(|(id, pg)| (*id, pg.epoch)).collect();
+    let (pg, epoch) = pgs[0];
+    for request in [
+        MonitorRequest::Leave { osd, fsid },
+        MonitorRequest::Peered { osd, fsid, pgs: pgs.clone() },
+        MonitorRequest::AskJoin { osd, fsid, pgs: pgs.clone() },
+        MonitorRequest::Join { osd, fsid, pg, epoch },
+        // what the map that everyone gets has in its place is no use
+        MonitorRequest::Leave { osd, fsid: stranger.map().osds[&osd].fsid },
+    ] {
+        let reply = stranger.call(&request);
+        assert!(matches!(&reply, MonitorReply::Refused(why) if why.contains("osd.2")), "{reply:?}");
+    }
+    assert!(stranger.map().osds[&osd].up);
+    // its heartbeats keep nobody up
+    wait_until("osd.2 is down", || {
+        (0..2).for_each(|osd| osds[osd as usize].heartbeat(osd));
+        let report = OsdReport { osd, ..OsdReport::default() };
+        let reply = stranger.call(&MonitorRequest::Heartbeat { fsid, report });
+        assert!(matches!(reply, MonitorReply::Refused(_)), "{reply:?}");
+        !stranger.map().osds[&osd].up
+    });
+    assert!(stranger.status().strangers >= 6);
+    // the OSD itself comes back, on a connection of its own
+    let again = Peer::connect(&runtime.handle(), monitor.addr());
+    again.boot(2);
+    again.heartbeat(2);
+    assert!(stranger.map().osds[&osd].up);
+    monitor.stop();
+    runtime.shutdown();
+}
+
+#[test]
 fn bad_messages_get_an_answer_or_the_door() {
     let (dir, runtime) = (tempfile::tempdir().expect("a directory"), runtime());
     let monitor = start(config(dir.path()), &runtime.handle()).expect("starts");
@@ -265,7 +313,7 @@ fn bad_messages_get_an_answer_or_the_door() {
     let reply: MonitorReply = protocol::decode("reply", &reply.front).expect("a reply");
     assert!(matches!(reply, MonitorReply::Refused(why) if why.contains("malformed")));
     assert!(matches!(
-        peer.call(&MonitorRequest::Leave { osd: OsdId::new(9) }),
+        peer.call(&MonitorRequest::Leave { osd: OsdId::new(9), fsid: 109 }),
         MonitorReply::Refused(_)
     ));
     call(Kind::Namespace.to_u16()).expect_err("closed");

@@ -124,7 +124,7 @@ impl Heart {
 
     /// Tells all monitors that this OSD leaves; the one that leads acts on it.
     async fn tell_leave(&self) -> bool {
-        let request = MonitorRequest::Leave { osd: self.shared.config.id };
+        let request = self.shared.leave_request();
         let ask = |peer: &Rc<Peer>| {
             peer.connection.borrow().as_ref().map(|c| ask_on(c, &request, ANSWER_MAX))
         };
@@ -215,14 +215,14 @@ impl Heart {
 
     /// Sends a heartbeat to each monitor that has answered the last one.
     fn beat(self: &Rc<Self>) {
-        let mut report = None;
+        let mut request = None;
         for peer in self.peers() {
             if peer.is_beating.get() {
                 continue;
             }
             let Some(connection) = peer.connection.borrow().clone() else { continue };
-            let report = report.get_or_insert_with(|| self.shared.report()).clone();
-            let answer = ask_on(&connection, &MonitorRequest::Heartbeat { report }, ANSWER_MAX);
+            let request = request.get_or_insert_with(|| self.shared.heartbeat_request());
+            let answer = ask_on(&connection, request, ANSWER_MAX);
             peer.is_beating.set(true);
             let heart = Rc::clone(self);
             self.worker.spawn(async move {

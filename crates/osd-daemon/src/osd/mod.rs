@@ -55,7 +55,7 @@ use messenger::{
 };
 use placement::threads::{MaxEvents, PlacementConfig};
 use power::{Losses, PowerFile};
-use protocol::monitor::{MonitorReply, MonitorRequest, PathCut};
+use protocol::monitor::{MonitorReply, PathCut};
 use protocol::{ClusterId, OsdId};
 use shared::{Identity, Shared};
 use std::io;
@@ -619,7 +619,7 @@ impl Shared {
     /// Tells the monitor that this OSD goes, if it can be reached at once.
     fn leave(&self) {
         if self.monitor().is_some_and(|monitor| monitor.is_up()) {
-            let request = MonitorRequest::Leave { osd: self.config.id };
+            let request = self.leave_request();
             if let Err(error) = block_on(self.ask(&request, LEAVE_ANSWER_MAX)) {
                 tracing::debug!(%error, "the monitor was not told of the stop");
             }

@@ -216,6 +216,22 @@ impl Shared {
         }
     }
 
+    /// The random id of its disk, by which the monitor knows it; 0 before [`Shared::identity`] is
+    /// set, which is nobody's.
+    pub fn fsid(&self) -> u128 {
+        self.identity.get().map_or(0, |identity| identity.fsid)
+    }
+
+    /// The message that it stops, or stands still.
+    pub fn leave_request(&self) -> MonitorRequest {
+        MonitorRequest::Leave { osd: self.config.id, fsid: self.fsid() }
+    }
+
+    /// The message that it is alive, and how it is.
+    pub fn heartbeat_request(&self) -> MonitorRequest {
+        MonitorRequest::Heartbeat { fsid: self.fsid(), report: self.report() }
+    }
+
     /// It listens. Called once.
     pub fn set_listener(&self, listener: &Arc<Listener>) {
         // A second one would have to be that of another start, which has other shared state.
@@ -312,6 +328,8 @@ impl Shared {
             report.to_rebuild.extend(&stats.to_rebuild);
             report.rebuilt_bytes += stats.rebuilt_bytes;
             report.recovered_bytes += stats.recovered_bytes;
+            report.recovery_put_backs += stats.recovery_put_backs;
+            report.recovery_holds += stats.recovery_holds;
             report.corrupt_found += stats.corrupt_found;
             report.corrupt_repaired += stats.corrupt_repaired;
             report.reads += stats.reads;

@@ -258,7 +258,7 @@ impl Side {
     // ---- what the monitor must hear
 
     async fn tell(&self) -> Heard {
-        let osd = self.shared.config.id;
+        let (osd, fsid) = (self.shared.config.id, self.shared.fsid());
         let wishes = self.wishes();
         if wishes.is_empty() {
             return Heard::Nothing;
@@ -273,13 +273,13 @@ impl Side {
         let mut requests = Vec::new();
         let (peered, ask_join) = (due(Wish::Peered), due(Wish::AskJoin));
         if !peered.is_empty() {
-            requests.push((MonitorRequest::Peered { osd, pgs: peered.clone() }, peered));
+            requests.push((MonitorRequest::Peered { osd, fsid, pgs: peered.clone() }, peered));
         }
         if !ask_join.is_empty() {
-            requests.push((MonitorRequest::AskJoin { osd, pgs: ask_join.clone() }, ask_join));
+            requests.push((MonitorRequest::AskJoin { osd, fsid, pgs: ask_join.clone() }, ask_join));
         }
         for (pg, epoch) in due(Wish::Join) {
-            requests.push((MonitorRequest::Join { osd, pg, epoch }, vec![(pg, epoch)]));
+            requests.push((MonitorRequest::Join { osd, fsid, pg, epoch }, vec![(pg, epoch)]));
         }
         // all are under way before the first answer is waited for: the monitor takes them together
         let asked: Vec<_> = requests

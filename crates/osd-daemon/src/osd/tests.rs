@@ -18,7 +18,7 @@ use messenger::{
     CallError, ConnectConfig, Connection, Message, NoService, Service, TrafficClass, Worker,
 };
 use placement::threads::Mapping;
-use protocol::monitor::{ClusterStatus, OsdReport, PgCondition};
+use protocol::monitor::{ClusterStatus, MonitorRequest, OsdReport, PgCondition};
 use protocol::shard::{AckMessage, AttachRequest, ShardHead, Status};
 use protocol::{AttachId, Kind, PgId, Seq, SessionId};
 use std::path::Path;
@@ -256,7 +256,8 @@ fn an_osd_marked_down_though_alive_boots_again() {
     let cluster = TestCluster::start(1, Mapping::CoreAffine);
     let osd = OsdId::new(1);
     let before = cluster.map().epoch;
-    assert!(matches!(cluster.ask(&MonitorRequest::Leave { osd }), MonitorReply::Done(_)));
+    let leave = cluster.osd(1).shared.leave_request();
+    assert!(matches!(cluster.ask(&leave), MonitorReply::Done(_)));
     wait_until("it is up again", || {
         let map = cluster.map();
         map.epoch > before && map.osds[&osd].up

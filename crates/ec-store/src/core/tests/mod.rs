@@ -6,6 +6,7 @@ mod placed;
 mod scrub;
 mod sync_job;
 mod throttles;
+mod unresting;
 
 use super::recovery::Return;
 use super::{Core, CoreConfig};

@@ -154,7 +154,7 @@ impl PgShard {
             self.view.is_joining() && !self.ret.is_rebuilt(object) && self.has(Rule::JoinApplyWait);
         // Pieces of one cut after the other are being written: a record in between would undo a
         // part of them.
-        if log.pins > 0 || waits || self.ret.is_busy(object) {
+        if log.pins > 0 || waits || self.ret.is_busy(object) || self.is_held(object) {
             return Ok(0);
         }
         let mut bytes = 0;
@@ -172,17 +172,46 @@ impl PgShard {
             true => pending.take_while(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
             false => pending.rev().filter(|lsn| self.may_apply(*lsn)).take_while(fits).collect(),
         };
-        let changes: Vec<Change<'_>> =
-            ready.iter().map(|lsn| self.log.entries[lsn].record.change(*lsn)).collect();
-        if changes.is_empty() {
+        if ready.is_empty() {
             return Ok(0);
         }
-        store.apply(self.pg(), &self.view.pg.profile, object, &changes)?;
-        ready.into_iter().for_each(|lsn| self.log.set_applied(lsn));
+        self.apply_records(store, object, &ready)?;
         if bytes >= bytes_max {
             self.queue(object);
         }
         Ok(bytes)
+    }
+
+    fn apply_records(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+        records: &[Lsn],
+    ) -> Result<(), StoreError> {
+        let changes: Vec<Change<'_>> =
+            records.iter().map(|lsn| self.log.entries[lsn].record.change(*lsn)).collect();
+        store.apply(self.pg(), &self.view.pg.profile, object, &changes)?;
+        records.iter().for_each(|lsn| self.log.set_applied(*lsn));
+        Ok(())
+    }
+
+    /// Applies the `count` oldest records of an object that is held, all of them or none. Gives how
+    /// many were applied.
+    pub(super) fn apply_first(
+        &mut self,
+        store: &mut impl ShardStore,
+        object: ObjectId,
+        count: usize,
+    ) -> Result<usize, StoreError> {
+        let Some(log) = self.log.objects.get(&object).filter(|log| log.pins == 0) else {
+            return Ok(0);
+        };
+        let first: Vec<Lsn> = log.pending.iter().take(count).copied().collect();
+        if first.is_empty() || !first.iter().all(|lsn| self.may_apply(*lsn)) {
+            return Ok(0);
+        }
+        self.apply_records(store, object, &first)?;
+        Ok(first.len())
     }
 
     fn may_apply(&self, lsn: Lsn) -> bool {

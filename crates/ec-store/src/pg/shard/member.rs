@@ -7,7 +7,7 @@ use protocol::monitor::SessionHolding;
 use protocol::recovery::{RecoveryReply, SessionMark};
 use protocol::shard::Status;
 use protocol::{Epoch, ObjectId, Rule, Seq, SessionId, ShardIndex};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// May a piece be given now?
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +45,8 @@ pub struct SnapQuestion<'a> {
     pub known: &'a [(SessionId, Seq)],
     /// What this member must know at least.
     pub floor: &'a [(SessionId, Seq)],
+    /// From now on nothing is to be applied to the object, but what the asker's marks name.
+    pub hold: bool,
 }
 
 /// The cut of a session that ended with everything stable: all of it is kept.
@@ -223,27 +225,43 @@ impl PgShard {
         store: &mut impl ShardStore,
         question: &SnapQuestion<'_>,
     ) -> Result<SnapPlan, StoreError> {
-        let SnapQuestion { epoch, from, object, first, known, floor } = *question;
+        let SnapQuestion { epoch, from, object, first, known, floor, hold } = *question;
         if let Err(status) = self.check_member(epoch) {
             return Ok(SnapPlan::Refused(status));
         }
         for (id, seq) in known {
             self.learn_stable(*id, *seq);
         }
-        self.apply_object(store, object, u64::MAX)?;
+        let is_reached;
+        let is_held = self.hold_number(object).is_some();
+        if is_held {
+            let mut wanted: BTreeMap<SessionId, Seq> = BTreeMap::new();
+            for (id, seq) in known.iter().chain(floor) {
+                let mark = wanted.entry(*id).or_default();
+                *mark = (*mark).max(*seq);
+            }
+            is_reached = self.move_hold(store, object, &wanted)?;
+        } else {
+            self.apply_object(store, object, u64::MAX)?;
+            is_reached = !self.has_settled_unapplied(object);
+        }
         // Rule: JoinMark - everything the asker had been told is decided must be known here.
         let reached = |&(id, seq): &(SessionId, Seq)| {
             let none = seq == Seq::default() || self.is_gone(id);
             none || self.log.sessions.get(&id).is_some_and(|s| s.is_over() || s.settled() >= seq)
         };
         let unknown = self.has_undecided() || !floor.iter().all(reached);
-        if unknown && self.has(Rule::JoinMark) || self.has_settled_unapplied(object) {
+        if unknown && self.has(Rule::JoinMark) || !is_reached {
             return Ok(SnapPlan::NotYet);
         }
         if first {
             self.given.entry(from).or_default().insert(object);
         }
-        let marks = self.object_marks(object);
+        // only what is to become whole holds others up
+        if hold && !is_held && !self.view.pg.in_sync.contains(from) {
+            self.hold(object);
+        }
+        let marks = self.piece_marks(object);
         let has_unapplied =
             self.log.objects.get(&object).is_some_and(|log| !log.pending.is_empty());
         self.pin(object);

@@ -10,9 +10,11 @@
 //!   journal says;
 //! * [`barrier`]: what must be synced before what; * `overlay`: unapplied records by object; *
 //!   `keep`: sync, apply, trim; * `member`: answers to returning shards and to the coordinator of
-//!   dead sessions; * [`returning`]: the way back into the in-sync set.
+//!   dead sessions; * `hold`: objects that returning shards hold; * [`returning`]: the way back
+//!   into the in-sync set.
 
 pub mod barrier;
+mod hold;
 mod keep;
 mod log;
 mod member;
@@ -31,6 +33,7 @@ pub use store::{
 
 use super::view::{SessionStanding, ShardView};
 use bytes::Bytes;
+use hold::Hold;
 use log::{Log, Session};
 use protocol::shard::{
     AckMessage, AttachRequest, MarkRequest, Op, ReadRequest, ShardHead, Status, WriteRequest,
@@ -121,6 +124,8 @@ pub struct PgShard {
     listing: ShardSet,
     /// What is listed to absent shards, from the first page to the last. Ascending.
     pages: BTreeMap<ShardIndex, Vec<ObjectId>>,
+    holds: BTreeMap<ObjectId, Hold>,
+    holds_begun: u64,
     ret: Return,
     direct_bytes_min: u32,
     slot_bytes: u32,
@@ -164,6 +169,8 @@ impl PgShard {
             given: BTreeMap::new(),
             listing: ShardSet::EMPTY,
             pages: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            holds_begun: 0,
             ret: Return::default(),
             direct_bytes_min: Self::DIRECT_BYTES_MIN,
             slot_bytes: 0,
@@ -222,6 +229,7 @@ impl PgShard {
 
     fn enter_epoch(&mut self) {
         self.ret = Return::default();
+        self.end_holds();
         self.acks.clear();
         let attaches_end = self.has(Rule::EpochCheck);
         for session in self.log.sessions.values_mut() {

@@ -35,6 +35,8 @@ pub(super) struct Return {
     /// Of those that are needed, the ones that are not rebuilt, and the last that was begun.
     todo: BTreeSet<ObjectId>,
     last: Option<ObjectId>,
+    /// Those that were put back: they wait for their turn, though sessions want them.
+    put_back: BTreeSet<ObjectId>,
     /// The list of what is to be rebuilt is durable here.
     complete: bool,
     /// Rebuilding has begun and not ended in memory; with the sessions that were over when it
@@ -343,13 +345,16 @@ impl PgShard {
             .iter()
             .filter(|(id, session)| session.is_over() || self.is_gone(**id));
         let over = over.map(|(id, _)| *id).collect();
+        self.ret.put_back.remove(&object);
         self.ret.busy.insert(object, over);
     }
 
-    /// The next object to rebuild that sessions want: one whose records fill the journal.
+    /// The next object to rebuild that sessions want: one whose records fill the journal, and that
+    /// was not put back since it had its last turn.
     pub fn next_wanted(&mut self) -> Option<ObjectId> {
         let waiting = self.log.entries.values().filter(|e| !e.applied).map(|e| e.record.object);
-        let next = waiting.take(256).find(|o| self.may_rebuild(o))?;
+        let is_due = |o: &ObjectId| self.may_rebuild(o) && !self.ret.put_back.contains(o);
+        let next = waiting.take(256).find(is_due)?;
         self.begin_rebuild(next);
         Some(next)
     }
@@ -370,6 +375,7 @@ impl PgShard {
     /// The rebuilding of an object is given up for now.
     pub fn put_back(&mut self, object: ObjectId) {
         self.ret.busy.remove(&object);
+        self.ret.put_back.insert(object);
         self.queue(object);
     }
 
@@ -380,10 +386,18 @@ impl PgShard {
         }
     }
 
-    /// The question for a member's piece of a range.
-    pub fn snap_body(&self, object: ObjectId, offset: u64, length: u32) -> RecoveryBody {
-        let (known, floor) = self.known_and_floor();
-        RecoveryBody::Snap { object, offset, length, known, floor }
+    /// The question for a member's piece of a range. `hold`: pieces did not fit together before.
+    pub fn snap_body(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        length: u32,
+        hold: bool,
+    ) -> RecoveryBody {
+        // Rule: HoldMeet - else a member may always have gone on when the next one is asked.
+        let hold = hold && self.has(Rule::HoldMeet);
+        let (known, floor) = self.known_and_floor(hold);
+        RecoveryBody::Snap { object, offset, length, known, floor, hold }
     }
 
     /// The question for a member's sums of a range, which stand for its piece where this shard's
@@ -394,14 +408,17 @@ impl PgShard {
         offset: u64,
         length: u32,
         seed: u64,
+        hold: bool,
     ) -> RecoveryBody {
-        let (known, floor) = self.known_and_floor();
-        RecoveryBody::Sum { object, offset, length, seed: Some(seed), scrub: false, known, floor }
+        let (seed, scrub, hold) = (Some(seed), false, hold && self.has(Rule::HoldMeet));
+        let (known, floor) = self.known_and_floor(hold);
+        RecoveryBody::Sum { object, offset, length, seed, scrub, known, floor, hold }
     }
 
-    /// Marks for members to learn, and those that they must know, before they give a piece.
+    /// Marks for members to learn, and those that they must know, before they give a piece. `hold`:
+    /// all are asked for the same, whatever becomes stable between two questions.
     #[expect(clippy::type_complexity, reason = "two fields of two messages")]
-    fn known_and_floor(&self) -> (Vec<(SessionId, Seq)>, Vec<(SessionId, Seq)>) {
+    fn known_and_floor(&self, hold: bool) -> (Vec<(SessionId, Seq)>, Vec<(SessionId, Seq)>) {
         let told = |id: &SessionId| self.ret.marks.get(id).copied().unwrap_or_default();
         let of = |(id, s): (&SessionId, &Session)| (*id, s.start.unwrap_or_else(|| told(id)));
         let floor = self.log.sessions.iter().filter(|(_, s)| !s.is_over()).map(of).collect();
@@ -411,7 +428,7 @@ impl PgShard {
             self.log.sessions.iter().filter(|(_, s)| s.start.is_some() && self.has(Rule::JoinMark));
         for (id, session) in told {
             let mark = known.entry(*id).or_default();
-            *mark = (*mark).max(session.stable);
+            *mark = (*mark).max(session.start.filter(|_| hold).unwrap_or(session.stable));
         }
         (known.into_iter().collect(), floor)
     }
@@ -552,7 +569,8 @@ impl PgShard {
     pub fn repair_body(&self, object: ObjectId, offset: u64, length: u32) -> RecoveryBody {
         let open = self.log.sessions.iter().filter(|(_, s)| !s.is_over());
         let known: Vec<(SessionId, Seq)> = open.map(|(id, s)| (*id, s.settled())).collect();
-        RecoveryBody::Snap { object, offset, length, known: known.clone(), floor: known }
+        let (floor, hold) = (known.clone(), false);
+        RecoveryBody::Snap { object, offset, length, known, floor, hold }
     }
 
     /// The question for a member's sums of a range, when in-sync shards are compared. `known`:
@@ -579,6 +597,7 @@ impl PgShard {
             scrub: true,
             known: known.clone(),
             floor: known,
+            hold: false,
         }
     }
 

@@ -66,7 +66,8 @@ fn recoveries(pg: PgId, epoch: protocol::Epoch) -> Vec<Message> {
         for offset in EXTREMES {
             let (known, floor) = (vec![(SessionId::new(u64::MAX), Seq::new(u64::MAX))], Vec::new());
             let object = ObjectId { gfid: Gfid::of_inode(77), index: u32::MAX };
-            let snap = RecoveryBody::Snap { object, offset, length: 1 << 20, known, floor };
+            let (length, hold) = (1 << 20, true);
+            let snap = RecoveryBody::Snap { object, offset, length, known, floor, hold };
             let list =
                 RecoveryBody::List { after: Some(object), blank: true, attached: Vec::new() };
             for body in [snap, list, RecoveryBody::Report { objects: vec![object; 9] }] {
