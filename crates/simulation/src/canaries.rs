@@ -182,6 +182,6 @@ pub const fn canary(rule: Rule) -> Canary {
         Rule::NewIdentity => Quorum(1379),
         Rule::HardSync => Quorum(861),
         Rule::SnapOrder => Quorum(143),
-        Rule::LeadTtl => Quorum(5),
+        Rule::LeadTtl => Quorum(853),
     }
 }
