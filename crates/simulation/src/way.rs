@@ -424,7 +424,10 @@ impl World {
                         let file = node.disk.files[number(*object)];
                         match piece_of(file, snap.marks, *offset) {
                             Ok(piece) => Answer::Piece(piece),
-                            Err(_) if snap.has_unapplied => Answer::No,
+                            Err(_) if snap.has_unapplied => {
+                                node.shard.iter_mut().for_each(|shard| shard.let_go(*object));
+                                Answer::No
+                            }
                             Err(at) if file.is_some_and(|file| file.is_rotten(at)) => {
                                 self.note_damaged(m, number(*object), at);
                                 Answer::No

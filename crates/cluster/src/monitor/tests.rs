@@ -60,9 +60,10 @@ impl Monitor {
 
     /// Every proposed member that is up answers.
     fn peer_all(&mut self, now: Duration) {
-        for osd in self.map().osds.keys().copied().collect::<Vec<_>>() {
+        let started = self.map().osds.iter().filter(|(_, osd)| osd.fsid != 0);
+        for (osd, fsid) in started.map(|(id, osd)| (*id, osd.fsid)).collect::<Vec<_>>() {
             let pgs = self.map().pgs.iter().map(|(id, pg)| (*id, pg.epoch)).collect();
-            self.ok(MonitorRequest::Peered { fsid: disk_of(osd), osd, pgs }, now);
+            self.ok(MonitorRequest::Peered { osd, fsid, pgs }, now);
         }
     }
 

@@ -545,6 +545,9 @@ impl<O: Outlet> Core<O> {
             Ok(seen) => reply_recovery(&outlet, to, &piece, seen.data),
             // after a restart the file passes its checksums only when the journal was applied again
             Err((_, ReadFailure::Corrupt(_))) if has_unapplied => {
+                if let Some(held) = state.shards.get_mut(&pg) {
+                    held.shard.let_go(object);
+                }
                 reply_recovery(&outlet, to, &RecoveryReply::NotYet, Bytes::new());
             }
             Err((object, ReadFailure::Corrupt(range))) => {

@@ -246,6 +246,9 @@ impl<O: Outlet> Core<O> {
         };
         if !found.corrupt.is_empty() && snap.has_unapplied {
             // after a restart the file passes its checksums only when the journal was applied again
+            if let Some(held) = state.shards.get_mut(&pg) {
+                held.shard.let_go(object);
+            }
             return (RecoveryReply::NotYet, Bytes::new());
         }
         for range in &found.corrupt {

@@ -65,6 +65,14 @@ impl PgShard {
         }
     }
 
+    /// Ends the object's hold, if there is one: after a restart its file may pass its checksums only
+    /// when more is applied.
+    pub fn let_go(&mut self, object: ObjectId) {
+        if let Some(number) = self.hold_number(object) {
+            self.end_hold(object, number);
+        }
+    }
+
     /// Ends all holds.
     pub fn end_holds(&mut self) {
         for object in std::mem::take(&mut self.holds).into_keys() {
