@@ -20,9 +20,9 @@ const WALL: Timestamp = Timestamp { secs: 9, nanos: 0 };
 /// On its way to a mount.
 enum Down<'a> {
     Answer {
-        question: Question<'a>,
+        question: Box<Question<'a>>,
         asked: Duration,
-        answered: Result<Answered>,
+        answered: Box<Result<Answered>>,
         promised: (Duration, Duration),
         term: u64,
     },
@@ -203,6 +203,7 @@ impl<'a> Cluster<'a> {
                 Ok(Answered { reply, covered, dirs, commit, durable })
             }
         };
+        let (question, answered) = (Box::new(question), Box::new(answered));
         self.send(session, Down::Answer { question, asked, answered, promised, term });
     }
 
@@ -220,7 +221,7 @@ impl<'a> Cluster<'a> {
             Down::Answer { question, asked, answered, promised: (alone, names), term } => {
                 mount.told((asked + alone, asked + names), term);
                 let is_mounted =
-                    answered.as_ref().is_ok_and(|answered| answered.reply == Reply::Done);
+                    matches!(&*answered, Ok(answered) if answered.reply == Reply::Done);
                 mount.is_admitted |= is_mounted;
                 question.end(mount.term(now), &answered);
             }
