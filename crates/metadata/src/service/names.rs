@@ -2,8 +2,9 @@
 //! what an answer tells, of which the session gets a lease.
 //!
 //! Contract: leases are given, and may be counted on, while there are several mounts; the only one
-//! needs none ([`super::alone`]), and learns what nobody notes. After a restart none is known, and nothing that a lease is on changes in the
-//! grace period: until every session has forgotten what it knew, which it does before it reclaims.
+//! needs none ([`super::alone`]), and learns what nobody notes. After a restart none is known, and
+//! nothing that a lease is on changes in the grace period: until every session has forgotten what
+//! it knew, which it does before it reclaims.
 
 use super::{Event, Pending, Service};
 use crate::lease::Ticket;

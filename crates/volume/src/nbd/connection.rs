@@ -5,8 +5,8 @@
 //! client that stops in the middle of a request is cut off after [`super::outbox::STALL_MAX`], and
 //! one that sends a write's bytes for longer than [`PAYLOAD_MAX`] with it: what it takes of the
 //! memory of all clients it does not keep. Whoever waits for the volume's limits takes nothing of
-//! that yet. Between requests a client may be silent for ever. What it asked for and was not begun when it went is
-//! not done.
+//! that yet. Between requests a client may be silent for ever. What it asked for and was not begun
+//! when it went is not done.
 
 use super::budget::{Budget, Permit};
 use super::handshake::{Agreed, Handshake, Next, OPTION_BYTES_MAX, OPTIONS_MAX};
