@@ -97,8 +97,9 @@ pub struct Attr {
     pub footprint: Footprint,
 }
 
-/// How far the size of a regular file tells what it takes on disk. What comes later may only be
-/// more than what came before, as a writer learns it.
+/// How far the size of a regular file tells what it takes on disk. As a writer learns it, it only
+/// becomes one that stands further below; but for a size that reaches to the end of what is
+/// reserved, or is 0.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

@@ -20,7 +20,8 @@ const NBD_PORT: u16 = 10809;
 /// What to do with NBD.
 #[derive(Subcommand)]
 pub enum NbdCommand {
-    /// Serves a volume until SIGTERM or Ctrl-C; prints `ready:` and its URI for each place
+    /// Serves a volume until SIGTERM or Ctrl-C, a second of which ends it at once; prints `ready:`
+    /// and its URI for each place
     Serve(ServeArgs),
 }
 
@@ -73,6 +74,23 @@ pub fn run(cluster: &Cluster, command: NbdCommand) -> Result<(), OperatorError> 
         listeners.iter().map(|l| l.uri(args.name.as_str())).collect::<Result<Vec<_>, _>>()?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(VolumeError::local("cannot wait for signals"))?;
+    let (sender, events) = mpsc::channel();
+    let stop = sender.clone();
+    let waiting = move || {
+        for (before, signal) in signals.forever().enumerate() {
+            if before > 0 {
+                // While the cluster is away nothing can be opened, made durable or given back.
+                eprintln!("ended by a second signal: what no flush has covered may be lost");
+                std::process::exit(128 + signal);
+            }
+            // The command may be ending.
+            let _ = stop.send(Event::Stop);
+        }
+    };
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(waiting)
+        .map_err(VolumeError::local("no thread"))?;
     let what = format!("nbd {}", args.name);
     let timeout = Duration::from_secs(args.io_timeout);
     let volumes = volumes_of::connect(cluster, &what, |config| {
@@ -87,18 +105,6 @@ pub fn run(cluster: &Cluster, command: NbdCommand) -> Result<(), OperatorError> 
     })?;
     let access = if args.read_only { Access::Read } else { Access::Write };
     let volume = volumes.open(&args.name, access, args.steal)?;
-    let (sender, events) = mpsc::channel();
-    let stop = sender.clone();
-    let waiting = move || {
-        for _ in signals.forever() {
-            // The command may be ending.
-            let _ = stop.send(Event::Stop);
-        }
-    };
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(waiting)
-        .map_err(VolumeError::local("no thread"))?;
     let server =
         Server::start(volume, listeners, move |ended| drop(sender.send(Event::Ended(ended))))?;
     uris.iter().try_for_each(|uri| output::line(&format!("ready: {uri}")))?;

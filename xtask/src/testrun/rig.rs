@@ -237,6 +237,16 @@ impl Background {
         Ok(output)
     }
 
+    /// Waits for its end; gives its exit status, or nothing if a signal has ended it.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn code(mut self, bench: &Bench, seconds: u64) -> Outcome<Option<i32>> {
+        let seconds = Duration::from_secs(seconds);
+        let status = exec::wait(&mut self.child, "background program", seconds, &bench.interrupt)?;
+        Ok(status.code())
+    }
+
     /// Waits for its end, however it ends.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 """Clients of the NBD server: one that is no client, and writers that remember what was answered.
 
     volume.py garbage SOCKET NAME
+    volume.py hoard SOCKET NAME
     volume.py stamped URI STOP ROUNDS
     volume.py stolen OLD_URI NEW_URI
     volume.py stopped OLD_URI NEW_URI GO
@@ -21,6 +22,8 @@ import nbd
 
 BLOCK = 4096
 IHAVEOPT = b"IHAVEOPT"
+# Clients that a server takes at a time.
+CLIENTS_MAX = 64
 
 
 def connected(uri, structured=True, contexts=True):
@@ -57,6 +60,14 @@ def ready(path, name):
 
 def request(command, offset, length, flags=0, cookie=7, magic=0x25609513):
     return struct.pack(">IHHQQI", magic, flags, command, cookie, offset, length)
+
+
+def is_greeted(client):
+    """Or turned away."""
+    try:
+        return len(client.recv(18, socket.MSG_WAITALL)) == 18
+    except ConnectionResetError:
+        return False
 
 
 def is_closed(client):
@@ -140,14 +151,22 @@ def garbage(path, name):
         client = ready(path, name)
         client.sendall(words)
         client.close()
-    # As many clients as there may be, all silent; the next is turned away.
-    clients = []
-    for _ in range(80):
-        client = socket.socket(socket.AF_UNIX)
-        client.connect(path)
-        clients.append(client)
-    for client in clients:
-        client.close()
+    # As many clients as there may be, all silent; whoever comes then is turned away.
+    deadline = time.time() + 60
+    greeted = 0
+    while greeted < CLIENTS_MAX:
+        assert time.time() < deadline, f"only {greeted} clients at a time"
+        clients = []
+        for _ in range(CLIENTS_MAX + 16):
+            client = socket.socket(socket.AF_UNIX)
+            client.settimeout(30)
+            client.connect(path)
+            clients.append(client)
+        # Some of those before may not have been missed yet.
+        greeted = sum(is_greeted(client) for client in clients)
+        assert greeted <= CLIENTS_MAX, f"{greeted} clients at a time"
+        for client in clients:
+            client.close()
     # A client that takes no answers for as much as it may ask for, and one beside it.
     deadline = time.time() + 60
     while True:
@@ -173,10 +192,39 @@ def garbage(path, name):
     handle.pwrite(b"good" * 1024, 12288)
     assert handle.pread(4096, 12288) == b"good" * 1024
     handle.flush()
-    # That one who vanished has not written into the next.
-    assert handle.pread(4096, 1 << 20) in (b"y" * 4096, bytes(4096))
+    # One who vanished does not write into what the next has written.
+    handle.pwrite(b"g" * 4096, 1 << 20)
+    for _ in range(30):
+        assert handle.pread(4096, 1 << 20) == b"g" * 4096, "a write of one who is gone came late"
+        time.sleep(0.05)
     handle.shutdown()
     greedy.close()
+
+
+def hoard(path, name):
+    """Writers that wait for a limit, for more than the server's memory; a reader is served."""
+    length = 32 << 20
+
+    def write(client):
+        try:
+            client.sendall(request(1, 0, length) + bytes(length))
+        except OSError:
+            # Its end.
+            pass
+
+    writers = [ready(path, name) for _ in range(12)]
+    for client in writers:
+        client.settimeout(None)
+        threading.Thread(target=write, args=[client], daemon=True).start()
+    # The first is let through; then the limit is used up for minutes.
+    time.sleep(2)
+    reader = ready(path, name)
+    for at in range(100):
+        reader.sendall(request(0, at * 4096, 4096))
+        assert answer(reader) == 0
+        assert len(reader.recv(4096, socket.MSG_WAITALL)) == 4096
+    for client in [reader, *writers]:
+        client.close()
 
 
 # ---- flags, zeros, extents, a second connection
@@ -380,4 +428,4 @@ def stopped(old_uri, new_uri, go):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (garbage, flags, stamped, stolen, stopped)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (garbage, hoard, flags, stamped, stolen, stopped)}[sys.argv[1]](*sys.argv[2:])

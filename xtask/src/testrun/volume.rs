@@ -56,7 +56,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
             "a volume is taken away, from a server that runs, and from one that wakes up late",
             taken_away,
         ),
-        ("limits of a volume hold, and change while it is served", limits),
+        ("limits of a volume hold, change while it is served, and hold up nobody else", limits),
+        ("a server that cannot reach its cluster ends at a second signal", second_signal),
         (
             "an ext4 made inside is whole, and fio's blocks are, with a storage daemon killed meanwhile",
             degraded,
@@ -197,9 +198,11 @@ fn copies(bench: &Bench, rig: &Rig) -> Outcome {
          trefoil volume import sparse s; trefoil volume info s | grep -q 'used .*(3.[0-9] MiB)'\n\
          trefoil volume export s holes; cmp sparse holes; test $(du -k holes | cut -f1) -lt 10000\n\
          mkfifo pipe; trefoil volume import - half < pipe & importing=$!\n\
-         (head -c 3000000 in; sleep 3) > pipe & sleep 1.5; kill -9 $importing; wait $importing || true; rm pipe\n\
+         (head -c 3000000 in; touch taken; exec sleep 60) > pipe & feeding=$!\n\
+         while test ! -e taken; do kill -0 $importing; sleep 0.1; done\n\
+         kill -9 $importing; wait $importing || true; kill $feeding; rm pipe\n\
          test $(code trefoil volume info half) = 4; test -z \"$(trefoil volume ls | grep half)\"\n\
-         test $(code bash -c 'trefoil volume export s - | head -c 10 > /dev/null') = 0; test -z \"$(grep panicked said)\"\n\
+         test $(code bash -o pipefail -c 'trefoil volume export s - | head -c 10 > /dev/null') = 0; test ! -s said\n\
          for v in i p odd s; do trefoil volume rm $v --yes; done";
     shell(bench, rig, "", lines, 150).map(drop)
 }
@@ -312,10 +315,14 @@ fn taken(
     meanwhile(&old, &go)?;
     client.finish(bench, 60)?;
     new.stop(bench)?;
-    let ended = rig.wait_for(bench, "the old server ends", 30, || {
-        Ok(old.said().contains("not this process's any more"))
-    });
-    ensure!(ended.is_ok(), "the old server says: {}", exec::last_lines(&old.said(), 5));
+    let Served { process, output } = old;
+    let code = process.code(bench, 30)?;
+    let said = std::fs::read_to_string(&output).unwrap_or_default();
+    ensure!(
+        code == Some(5) && said.contains("not this process's any more"),
+        "the old server ends with {code:?} and says: {}",
+        exec::last_lines(&said, 5)
+    );
     shell(bench, rig, check, &format!("trefoil volume rm {check} --yes"), 30).map(drop)
 }
 
@@ -345,6 +352,13 @@ fn limits(bench: &Bench, rig: &Rig) -> Outcome {
         Command::new(PYTHON).args(["-c", program, &uri("limits", &sockets().join("limits"))]),
         60,
     )?;
+    let limits =
+        "trefoil volume set $V --write-iops none --read-bps none --write-bps 64KiB; sleep 3";
+    shell(bench, rig, "limits", limits, 20)?;
+    let socket = sockets().join("limits").display().to_string();
+    bench.run(&mut python(rig, &["hoard", &socket, "limits"])?, 90)?;
+    let limits = "trefoil volume set $V --write-iops 20 --read-bps 8MiB --write-bps none";
+    shell(bench, rig, "limits", limits, 20)?;
     // With these, the next would take longer than the test waits.
     shell(bench, rig, "limits", "trefoil volume set $V --write-iops none --read-bps none", 20)?;
     let program = "import nbd, sys, time\n\
@@ -364,6 +378,25 @@ fn limits(bench: &Bench, rig: &Rig) -> Outcome {
         30,
     )
     .map(drop)
+}
+
+fn second_signal(bench: &Bench, rig: &Rig) -> Outcome {
+    shell(bench, rig, "away", "trefoil volume create $V --size 64MiB", 20)?;
+    let mut served = serve(bench, rig, "away", "away", &[])?;
+    shell(bench, rig, "away", "qemu-io -f raw -c 'write -P 7 1M 1M' \"$U\"", 20)?;
+    rig.cluster.kill("mds")?;
+    served.signal(Signal::TERM)?;
+    bench.interrupt.sleep(Duration::from_secs(2))?;
+    let waits = !served.process.has_ended();
+    let code = served.signal(Signal::TERM).and_then(|()| served.process.code(bench, 20));
+    rig.cluster.start("mds", &bench.interrupt)?;
+    ensure!(waits, "the server ended though it cannot have given the volume back");
+    ensure!(code? == Some(128 + 15), "not by the second signal");
+    // Nobody has it when its session is over.
+    let again = serve(bench, rig, "away", "away", &["--steal"])?;
+    shell(bench, rig, "away", "qemu-io -f raw -c 'read -P 7 1M 1M' \"$U\"", 20)?;
+    again.stop(bench)?;
+    shell(bench, rig, "away", "trefoil volume rm $V --yes", 20).map(drop)
 }
 
 fn degraded(bench: &Bench, rig: &Rig) -> Outcome {

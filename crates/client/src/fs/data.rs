@@ -555,8 +555,13 @@ impl<B: Backend> LocalFs<B> {
             self.reserve(inode, range.clone(), caller).await?;
         }
         if extends {
-            inode.with(|state| state.spreads(Footprint::Sparse));
-            inode.with(|state| state.wrote(range.end, caller.now));
+            inode.with(|state| {
+                state.spreads(Footprint::Sparse);
+                state.wrote(range.end, caller.now);
+                if !is_beyond {
+                    state.reaches_reserved_end();
+                }
+            });
         }
         Ok(())
     }
@@ -576,7 +581,9 @@ impl<B: Backend> LocalFs<B> {
         }
         let is_behind = range.end > size;
         let footprint = if is_behind { Footprint::Beyond } else { Footprint::Sparse };
-        if inode.with(|state| state.spreads(footprint)) {
+        inode.with(|state| state.spreads(footprint));
+        if !inode.with(|state| state.is_footprint_told()) {
+            let footprint = inode.with(|state| state.footprint());
             // Before there is anything that nobody would look for when the file is removed.
             let set = SetAttr { footprint: Some(footprint), ..SetAttr::default() };
             self.send_attrs(inode, set, FlushKind::Whole, caller).await?;

@@ -456,6 +456,9 @@ impl InodeState {
         match self.lease() {
             Some(LeaseMode::Write) if !self.returning => {
                 self.attrs.service_forgot();
+                if self.footprint > Footprint::Dense {
+                    self.attrs.spread();
+                }
                 Remedy::TellAgain
             }
             Some(LeaseMode::Read) => Remedy::AskAgain,
@@ -652,14 +655,26 @@ impl InodeState {
     }
 
     /// It tells less from now on, which the service learns with the times of the change that makes
-    /// it so. False: that is no news.
-    pub fn spreads(&mut self, to: Footprint) -> bool {
-        let is_news = to > self.footprint && self.lease() == Some(LeaseMode::Write);
-        if is_news {
+    /// it so.
+    pub fn spreads(&mut self, to: Footprint) {
+        if to > self.footprint && self.lease() == Some(LeaseMode::Write) {
             self.footprint = to;
             self.attrs.spread();
         }
-        is_news
+    }
+
+    /// The file has grown to where its reserved space ends, and had none behind its end before: the
+    /// service learns that with the size.
+    pub fn reaches_reserved_end(&mut self) {
+        if self.footprint == Footprint::Beyond && self.lease() == Some(LeaseMode::Write) {
+            self.footprint = Footprint::Sparse;
+            self.attrs.spread();
+        }
+    }
+
+    /// Does the service know the footprint?
+    pub fn is_footprint_told(&self) -> bool {
+        self.attrs.is_footprint_told()
     }
 
     /// The service has recorded `size`. Bytes beyond it are unknown until `truncated_data`.

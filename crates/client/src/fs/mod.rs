@@ -464,6 +464,8 @@ impl FileSystem {
                 });
             }
             ClientEvent::MdsRestarted => {
+                // Recalls may have been lost with the connection: before anything is answered.
+                self.shared.known.recalled(None);
                 self.spawn_until(None, Gfid::ROOT, 0, |fs| async move { fs.reclaim().await });
             }
             ClientEvent::Fenced(session) => {

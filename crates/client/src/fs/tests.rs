@@ -17,8 +17,8 @@ use metadata::acl::Acl;
 use metadata::lease::holder::Moment;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
 use protocol::namespace::{
-    ACL_ACCESS, Attr, Commit, DirEntry, FileKind, Grant, Held, LeaseMode, NamespaceOp, Reply,
-    SetAttr,
+    ACL_ACCESS, Attr, Commit, DirEntry, FileKind, Footprint, Grant, Held, LeaseMode, NamespaceOp,
+    Reply, SetAttr,
 };
 use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
@@ -233,6 +233,7 @@ impl Model {
             }
             stored.attr.mtime = set.mtime.unwrap_or(stored.attr.mtime);
             stored.attr.mode = set.mode.unwrap_or(stored.attr.mode);
+            stored.attr.footprint = set.footprint.unwrap_or(stored.attr.footprint);
             stored.attr.ctime = set.ctime.unwrap_or(now);
             Reply::Attr(stored.attr)
         })
@@ -1095,6 +1096,46 @@ fn a_sparse_file_takes_what_is_written() {
             (512, 3),
             "others use the answer again"
         );
+    });
+}
+
+/// Archivers take a file of no blocks for one without data.
+#[test]
+fn an_answer_from_when_a_file_was_empty_is_not_used_for_its_data() {
+    let mounts = mounts(1);
+    let gfid = create(&mounts[0], "file");
+    let empty = Attr { gfid, footprint: Footprint::Beyond, ..sparse_attr(0) };
+    block_on(async {
+        assert_eq!(mounts[0].allocated(&empty).await, 0);
+        mounts[0].recall(gfid, None).await;
+        assert_eq!(mounts[0].allocated(&empty).await, 0);
+        assert_eq!(mounts[0].allocated(&Attr { size: 100, ..empty }).await, 512);
+    });
+}
+
+#[test]
+fn the_service_is_told_of_space_behind_the_end_before_there_is_any_and_when_there_is_none() {
+    let mounts = mounts(1);
+    let (fs, world) = (&mounts[0], Rc::clone(&mounts[0].backend.world));
+    let (one, two) = (create(fs, "one"), create(fs, "two"));
+    let footprint = |gfid: Gfid| world.borrow().files[&gfid].attr.footprint;
+    block_on(async {
+        fs.allocate(one, 0, 1000, AllocateMode::Allocate, at(2)).await.expect("space");
+        assert_eq!(footprint(one), Footprint::Beyond, "the size is not told yet");
+        fs.fsync(one, OPEN, false, at(2)).await.expect("fsync");
+        let attr = world.borrow().files[&one].attr;
+        assert_eq!((attr.size, attr.footprint), (1000, Footprint::Sparse));
+        fs.allocate(one, 2000, 10, AllocateMode::KeepSize, at(2)).await.expect("space");
+        fs.allocate(one, 0, 2100, AllocateMode::Allocate, at(2)).await.expect("space");
+        fs.fsync(one, OPEN, false, at(2)).await.expect("fsync");
+        assert_eq!(footprint(one), Footprint::Beyond, "nobody knows how far the first goes");
+        // What could not be told is told the next time.
+        world.borrow_mut().damaged = Some(two);
+        let keeps = AllocateMode::KeepSize;
+        fs.allocate(two, 0, 10, keeps, at(2)).await.expect_err("the service cannot be told");
+        world.borrow_mut().damaged = None;
+        fs.allocate(two, 0, 10, keeps, at(2)).await.expect("space");
+        assert_eq!(footprint(two), Footprint::Beyond);
     });
 }
 

@@ -85,7 +85,13 @@ fn known(shared: &Shared, attr: &Attr, object_bytes: u64) -> Option<u64> {
     if shared.table.get(attr.gfid).is_some_and(is_written) {
         return None;
     }
-    shared.usage.get(attr.gfid, Instant::now())
+    // The answer may be of a time at which the file was empty.
+    shared.usage.get(attr.gfid, Instant::now()).map(|bytes| bytes.max(least(attr)))
+}
+
+/// See the module: what holds data takes something.
+fn least(attr: &Attr) -> u64 {
+    if attr.size > 0 { BLOCK_BYTES } else { 0 }
 }
 
 impl FileSystem {
@@ -119,8 +125,7 @@ impl<B: Backend> LocalFs<B> {
             Poll::Pending => late.as_mut().poll(cx).map(|()| None),
         });
         // Also a failure is remembered, or each `stat` would wait anew.
-        let least = if attr.size > 0 { BLOCK_BYTES } else { 0 };
-        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(least);
+        let bytes = answer.await.unwrap_or_else(|| full(attr)).max(least(attr));
         self.shared.usage.known.lock().insert(attr.gfid, (Instant::now(), bytes));
         bytes
     }

@@ -125,7 +125,7 @@ pub enum JournalError {
     },
     /// A sync or a write failed earlier; what is on the disk is uncertain until the journal is
     /// opened again.
-    #[error("journal {dir}: an earlier sync or write failed, restart this osd")]
+    #[error("journal {dir}: an earlier sync or write failed, restart this daemon")]
     Poisoned {
         /// The journal.
         dir: PathBuf,

@@ -31,6 +31,9 @@ use std::time::Duration;
 /// What the service adds to a promise before somebody else may count on its end: a session looks
 /// at its clock, and then acts.
 pub const SLACK: Duration = Duration::from_millis(250);
+/// A session that owes answers to more recalls than these when they are to be repeated is asked for
+/// everything instead, in one message.
+const REPEATED_MAX: usize = 256;
 
 /// Limits of leases on names.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +42,10 @@ pub struct NamesConfig {
     /// silent holds up a change at most, but for [`SLACK`].
     pub promise: Duration,
     /// Leases of one session at which it is asked for all of them: twice what a mount remembers.
-    /// About 50 bytes each.
+    /// One that was asked for counts until it is given back. About 50 bytes each.
     pub session_max: usize,
-    /// Leases of all sessions at which no more are given: mounts ask every time then.
+    /// Leases of all sessions, counted in the same way, at which the session that has most is asked
+    /// for all of its own; until they are back no more are given: mounts ask every time then.
     pub total_max: usize,
     /// A recall is repeated after this time without an answer: the connection may have been lost.
     pub recall_repeat: Duration,
@@ -107,6 +111,11 @@ impl Session {
     fn owes_answers(&self) -> bool {
         !self.recalled.is_empty() || self.all.is_some()
     }
+
+    /// Leases that it has, or has not given back.
+    fn count(&self) -> usize {
+        self.held.len() + self.recalled.len()
+    }
 }
 
 #[derive(Debug)]
@@ -124,7 +133,11 @@ pub struct NameLeases {
     sessions: BTreeMap<SessionId, Session>,
     /// Changes that wait.
     waiters: Vec<Waiter>,
+    /// Of all sessions.
     held: usize,
+    recalled: usize,
+    /// When a session was asked for room last.
+    room_wanted: Option<Duration>,
     tokens: u64,
     actions: VecDeque<NamesAction>,
 }
@@ -139,6 +152,8 @@ impl NameLeases {
             sessions: BTreeMap::new(),
             waiters: Vec::new(),
             held: 0,
+            recalled: 0,
+            room_wanted: None,
             tokens: 0,
             actions: VecDeque::new(),
         }
@@ -148,9 +163,11 @@ impl NameLeases {
     /// and not given back yet, or that somebody waits to change, is not given.
     pub fn grant(&mut self, now: Duration, session: SessionId, gfids: &[Gfid]) -> bool {
         let is_changing = |gfid: &Gfid| self.waiters.iter().any(|w| w.gfids.contains(gfid));
-        if !self.waiters.is_empty() && gfids.iter().any(is_changing)
-            || self.held + gfids.len() > self.config.total_max
-        {
+        if !self.waiters.is_empty() && gfids.iter().any(is_changing) {
+            return false;
+        }
+        if self.held + self.recalled + gfids.len() > self.config.total_max {
+            self.make_room(now);
             return false;
         }
         let entry = self.sessions.entry(session).or_default();
@@ -160,17 +177,40 @@ impl NameLeases {
         {
             return false;
         }
-        if entry.held.len() + gfids.len() > self.config.session_max {
-            self.tokens += 1;
-            entry.all = Some(Asked { token: self.tokens, at: now });
-            let recall = NamesRecall { gfid: None, token: self.tokens };
-            self.actions.push_back(NamesAction::Recall(session, recall));
+        if entry.count() + gfids.len() > self.config.session_max {
+            self.ask_for_all(now, session);
             return false;
         }
         let before = entry.held.len();
         entry.held.extend(gfids);
         self.held += entry.held.len() - before;
         true
+    }
+
+    /// Asks the session that has most leases for them, one session in the time after which recalls
+    /// are repeated: one that is silent must not keep the others' leases for ever.
+    fn make_room(&mut self, now: Duration) {
+        if self.room_wanted.is_some_and(|at| now < at + self.config.recall_repeat) {
+            return;
+        }
+        let most = self
+            .sessions
+            .iter()
+            .filter(|(_, entry)| !entry.gone && entry.all.is_none())
+            .max_by_key(|(_, entry)| entry.count())
+            .map(|(&session, _)| session);
+        if let Some(session) = most {
+            self.room_wanted = Some(now);
+            self.ask_for_all(now, session);
+        }
+    }
+
+    fn ask_for_all(&mut self, now: Duration, session: SessionId) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        self.tokens += 1;
+        entry.all = Some(Asked { token: self.tokens, at: now });
+        let recall = NamesRecall { gfid: None, token: self.tokens };
+        self.actions.push_back(NamesAction::Recall(session, recall));
     }
 
     /// For how long the session, which is being answered, may count on its leases from when it
@@ -205,9 +245,10 @@ impl NameLeases {
                 if !entry.held.remove(gfid) {
                     continue;
                 }
-                self.held -= 1;
                 self.tokens += 1;
                 entry.recalled.insert(*gfid, Asked { token: self.tokens, at: now });
+                self.held -= 1;
+                self.recalled += 1;
                 let recall = NamesRecall { gfid: Some(*gfid), token: self.tokens };
                 self.actions.push_back(NamesAction::Recall(other, recall));
             }
@@ -236,12 +277,15 @@ impl NameLeases {
             Some(gfid) => {
                 if entry.recalled.get(&gfid).is_some_and(answers) {
                     entry.recalled.remove(&gfid);
+                    self.recalled -= 1;
                 }
             }
             None => {
                 if entry.all.as_ref().is_some_and(answers) {
                     entry.all = None;
+                    self.recalled -= entry.recalled.len();
                     entry.recalled.retain(|_, asked| !answers(asked));
+                    self.recalled += entry.recalled.len();
                     self.held -= entry.held.len();
                     entry.held = HashSet::new();
                 }
@@ -268,29 +312,48 @@ impl NameLeases {
 
     /// Time passes.
     pub fn tick(&mut self, now: Duration) {
-        let held = &mut self.held;
+        let (held, recalled) = (&mut self.held, &mut self.recalled);
         self.sessions.retain(|_, entry| {
             let stays = !entry.gone || now < entry.until;
             if !stays {
                 *held -= entry.held.len();
+                *recalled -= entry.recalled.len();
             }
             stays
         });
-        for (&session, entry) in &mut self.sessions {
-            if entry.gone {
-                continue;
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.repeat(now, session));
+        self.wake(now);
+    }
+
+    /// Recalls that were not answered for a while are told once more.
+    fn repeat(&mut self, now: Duration, session: SessionId) {
+        let Some(entry) = self.sessions.get_mut(&session).filter(|entry| !entry.gone) else {
+            return;
+        };
+        let is_due = |asked: &Asked| now >= asked.at + self.config.recall_repeat;
+        match &mut entry.all {
+            Some(asked) if is_due(asked) => {
+                asked.at = now;
+                // The answer to this one is also to what was asked for since the first.
+                self.tokens += 1;
+                let recall = NamesRecall { gfid: None, token: self.tokens };
+                self.actions.push_back(NamesAction::Recall(session, recall));
             }
-            let everything = entry.all.as_mut().map(|asked| (None, asked));
-            let single = entry.recalled.iter_mut().map(|(gfid, asked)| (Some(*gfid), asked));
-            for (gfid, asked) in single.chain(everything) {
-                if now >= asked.at + self.config.recall_repeat {
+            Some(_) => {}
+            None if entry.recalled.len() > REPEATED_MAX => {
+                if entry.recalled.values().any(is_due) {
+                    self.ask_for_all(now, session);
+                }
+            }
+            None => {
+                for (&gfid, asked) in entry.recalled.iter_mut().filter(|(_, asked)| is_due(asked)) {
                     asked.at = now;
-                    let recall = NamesRecall { gfid, token: asked.token };
+                    let recall = NamesRecall { gfid: Some(gfid), token: asked.token };
                     self.actions.push_back(NamesAction::Recall(session, recall));
                 }
             }
         }
-        self.wake(now);
     }
 
     /// Changes that nothing holds up any more are to be tried again.
@@ -308,6 +371,11 @@ impl NameLeases {
     /// What the owner is to do, in order.
     pub fn take_actions(&mut self) -> VecDeque<NamesAction> {
         std::mem::take(&mut self.actions)
+    }
+
+    /// May the session count on what it was asked for, as it has not answered?
+    pub fn owes_answers(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(Session::owes_answers)
     }
 
     /// May another session count on anything?

@@ -588,9 +588,13 @@ impl<S: Store> Service<S> {
     }
 
     /// For how long the session, which is being answered, may take itself for the only mount,
-    /// counted from when it asked.
+    /// counted from when it asked. Not while it may not have heard of a recall: what it does not
+    /// know to be untrue it would answer.
     pub fn promise_alone(&mut self, now: Duration, session: SessionId) -> Duration {
-        if self.in_grace() { Duration::ZERO } else { self.alone.promise(now, session) }
+        if self.in_grace() || self.names.owes_answers(session) {
+            return Duration::ZERO;
+        }
+        self.alone.promise(now, session)
     }
 
     /// The term in which a mount may be alone: what it was told in another is not true any more.

@@ -1,9 +1,10 @@
 //! Shared leases on names and attributes, where requests meet them: what a request changes, and
 //! what an answer tells, of which the session gets a lease.
 //!
-//! Contract: leases are given while there are several mounts; the only one needs none
-//! ([`super::alone`]). After a restart none is known, and nothing that a lease is on changes in the
-//! grace period: until every session has forgotten what it knew, which it does before it reclaims.
+//! Contract: leases are given, and may be counted on, while there are several mounts; the only one
+//! needs none ([`super::alone`]), and learns what nobody notes. After a restart none is known, and
+//! nothing that a lease is on changes in the grace period: until every session has forgotten what
+//! it knew, which it does before it reclaims.
 
 use super::{Event, Pending, Service};
 use crate::lease::Ticket;
@@ -15,9 +16,13 @@ use std::time::Duration;
 
 impl<S: Store> Service<S> {
     /// For how long the session, which is being answered, may count on its leases on names, from
-    /// when it asked.
+    /// when it asked. The only mount gets none: it may know more than it has leases on, and with
+    /// this promise would answer from that when another has arrived.
     pub fn promise_names(&mut self, now: Duration, session: SessionId) -> Duration {
-        if self.in_grace() { Duration::ZERO } else { self.names.promise(now, session) }
+        if self.in_grace() || !self.alone.is_one_of_several(session) {
+            return Duration::ZERO;
+        }
+        self.names.promise(now, session)
     }
 
     /// Has the session a lease on all that the reply to this request tells? To be asked once, when

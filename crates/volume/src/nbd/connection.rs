@@ -2,9 +2,11 @@
 //!
 //! Contract: a thread reads, and may wait; the cluster's workers answer. What a client has under
 //! way is bounded by [`REQUESTS_MAX`] and [`BYTES_MAX`]: beyond them nothing is read from it. A
-//! client that stops in the middle of a request is cut off after [`super::outbox::STALL_MAX`];
-//! between requests it may be silent for ever. What it asked for and was not begun when it went is
-//! not done.
+//! client that stops in the middle of a request is cut off after [`super::outbox::STALL_MAX`], and
+//! one that sends a write's bytes for longer than [`PAYLOAD_MAX`] with it: what it takes of the
+//! memory of all clients it does not keep. Whoever waits for the volume's limits takes nothing of
+//! that yet. Between requests a client may be silent for ever. What it asked for and was not begun
+//! when it went is not done.
 
 use super::budget::{Budget, Permit};
 use super::handshake::{Agreed, Handshake, Next, OPTION_BYTES_MAX, OPTIONS_MAX};
@@ -25,6 +27,9 @@ pub const REQUESTS_MAX: usize = 256;
 pub const BYTES_MAX: usize = 64 << 20;
 /// How long a client may take to agree on options.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
+/// How long a client may take to send the bytes of one write: of the longest, 0.5 MiB in a second.
+/// One that then sends nothing at all is noticed after [`STALL_MAX`] more.
+const PAYLOAD_MAX: Duration = Duration::from_secs(60);
 /// Bytes read from a client at once, and ahead.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 /// What a question for extents may take in memory.
@@ -191,11 +196,22 @@ impl Connection {
             _ if carries && header.len <= wire::PAYLOAD_BYTES_MAX => len,
             _ => 0,
         };
-        let permits = [self.budget.acquire(bytes), shared.budget().acquire(bytes)];
-        let data =
-            if header.command == Command::Write { read_bytes(input, len)? } else { Bytes::new() };
+        let own = self.budget.acquire(bytes);
         let size = shared.export().size;
-        let request = match checked(shared.volume().access(), size, agreed, &header, data) {
+        let mut request = checked(shared.volume().access(), size, agreed, &header);
+        if let Ok(request) = &request {
+            // Before anything is taken of what all clients share: they may want what has no limit.
+            self.keep_limits(shared, request, header.len.into())?;
+        }
+        let permits = [own, shared.budget().acquire(bytes)];
+        if header.command == Command::Write {
+            // Also of a write that is refused: it stands before the next request.
+            let read = read_bytes(input, len, PAYLOAD_MAX)?;
+            if let Ok(Request::Write { data, .. }) = &mut request {
+                *data = read;
+            }
+        }
+        let request = match request {
             Ok(request) => request,
             Err((error, why)) => {
                 let answer = Answer::Error(error, why.to_owned());
@@ -203,7 +219,6 @@ impl Connection {
                 return Ok(());
             }
         };
-        self.keep_limits(shared, &request)?;
         // What was read ahead of a connection that is over is not done: its client may have asked
         // for the same over another since. From here on it counts as under way.
         if self.is_over() {
@@ -232,12 +247,12 @@ impl Connection {
         self.outbox.push(Reply { head, data, permits });
     }
 
-    /// Waits as long as the volume's limits want it.
-    fn keep_limits(&self, shared: &Shared, request: &Request) -> Result<(), End> {
+    /// Waits as long as the volume's limits want it; `len` is the request's, whose bytes may not
+    /// have been read yet.
+    fn keep_limits(&self, shared: &Shared, request: &Request, len: u64) -> Result<(), End> {
         let (kind, bytes) = match request {
-            Request::Read { len, .. } => (Kind::Read, *len as u64),
-            Request::Write { data, .. } => (Kind::Write, data.len() as u64),
-            Request::Zero { range, may_punch: false, .. } => (Kind::Write, range.end - range.start),
+            Request::Read { .. } => (Kind::Read, len),
+            Request::Write { .. } | Request::Zero { may_punch: false, .. } => (Kind::Write, len),
             Request::Zero { .. } => (Kind::Write, 0),
             Request::Flush | Request::Extents { .. } => return Ok(()),
         };
@@ -280,19 +295,30 @@ fn read_array<const N: usize>(input: &mut impl Read) -> Result<[u8; N], End> {
     Ok(bytes)
 }
 
-fn read_bytes(input: &mut impl Read, len: usize) -> Result<Bytes, End> {
-    let mut bytes = Vec::with_capacity(len);
-    input.take(len as u64).read_to_end(&mut bytes)?;
-    if bytes.len() < len { Err(End::Left) } else { Ok(bytes.into()) }
+/// The bytes of a write, if they come in this time.
+fn read_bytes(input: &mut impl Read, len: usize, max: Duration) -> Result<Bytes, End> {
+    let begin = Instant::now();
+    let (mut bytes, mut at) = (vec![0; len], 0);
+    while at < len {
+        match input.read(&mut bytes[at..]) {
+            Ok(0) => return Err(End::Left),
+            Ok(count) => at += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        if at < len && begin.elapsed() > max {
+            return Err(End::Nonsense("it sends a write's bytes too slowly"));
+        }
+    }
+    Ok(bytes.into())
 }
 
-/// What a request asks of the volume, or why it cannot be asked.
+/// What a request asks of the volume, or why it cannot be asked; a write without its bytes.
 fn checked(
     access: Access,
     size: u64,
     agreed: Agreed,
     header: &RequestHeader,
-    data: Bytes,
 ) -> Result<Request, (NbdError, &'static str)> {
     use command_flags::*;
     let RequestHeader { flags, command, offset, len, .. } = *header;
@@ -329,7 +355,7 @@ fn checked(
             Err((NbdError::Einval, "at most 32 MiB can be read at once"))
         }
         Command::Read => Ok(Request::Read { offset, len: len as usize }),
-        Command::Write => Ok(Request::Write { offset, data, fua }),
+        Command::Write => Ok(Request::Write { offset, data: Bytes::new(), fua }),
         Command::BlockStatus if !agreed.allocation => {
             Err((NbdError::Einval, "no context was agreed on that could be told of"))
         }
@@ -380,8 +406,29 @@ mod tests {
 
     fn check(command: Command, flags: u16, offset: u64, len: u32) -> Result<Request, NbdError> {
         let agreed = Agreed { structured: true, allocation: true };
-        checked(Access::Write, SIZE, agreed, &header(command, flags, offset, len), Bytes::new())
+        checked(Access::Write, SIZE, agreed, &header(command, flags, offset, len))
             .map_err(|(e, _)| e)
+    }
+
+    #[test]
+    fn who_sends_byte_by_byte_for_ever_is_cut_off_and_who_is_slow_is_not() {
+        use std::os::unix::net::UnixStream;
+        let (mut client, mut server) = UnixStream::pair().expect("sockets");
+        let trickling = thread::spawn(move || {
+            // Ends when the other side does.
+            while client.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let slow = read_bytes(&mut server, 20, Duration::from_secs(3600));
+        assert_eq!(slow.expect("it comes"), vec![b'x'; 20]);
+        let cut_off = read_bytes(&mut server, 1 << 30, Duration::from_millis(20));
+        assert!(matches!(cut_off, Err(End::Nonsense(_))), "{cut_off:?}");
+        drop(server);
+        trickling.join().expect("no panic");
+        let (client, mut server) = UnixStream::pair().expect("sockets");
+        drop(client);
+        assert!(matches!(read_bytes(&mut server, 1, PAYLOAD_MAX), Err(End::Left)));
     }
 
     #[test]
@@ -423,17 +470,11 @@ mod tests {
     #[test]
     fn what_is_served_for_reading_is_not_changed() {
         for command in [Command::Write, Command::Trim, Command::WriteZeroes] {
-            let found = checked(
-                Access::Read,
-                SIZE,
-                Agreed::default(),
-                &header(command, 0, 0, 512),
-                Bytes::new(),
-            );
+            let found = checked(Access::Read, SIZE, Agreed::default(), &header(command, 0, 0, 512));
             assert_eq!(found.map_err(|(error, _)| error), Err(NbdError::Eperm));
         }
         let status = header(Command::BlockStatus, 0, 0, 512);
-        let found = checked(Access::Read, SIZE, Agreed::default(), &status, Bytes::new());
+        let found = checked(Access::Read, SIZE, Agreed::default(), &status);
         assert_eq!(found.map_err(|(error, _)| error), Err(NbdError::Einval), "no context");
     }
 

@@ -103,6 +103,10 @@ impl Attributes {
         self.is_spread = true;
     }
 
+    pub(super) fn is_footprint_told(&self) -> bool {
+        !self.is_spread
+    }
+
     /// The content changed, or is about to.
     pub(super) fn touched(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
@@ -363,6 +367,7 @@ impl InodeState {
     /// The service has these attributes now: they are the new truth for what is not dirty.
     pub fn learned(&mut self, attr: &Attr) {
         self.rights_learned(attr);
+        self.attrs.is_spread &= attr.footprint != self.footprint;
         if !self.attrs.dirty {
             self.attrs.is_time_of_write &= attr.mtime == self.attrs.mtime;
             (self.attrs.mtime, self.attrs.ctime) = (attr.mtime, attr.ctime);

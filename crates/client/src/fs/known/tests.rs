@@ -1,5 +1,7 @@
 //! Against a namespace in memory: whatever is known is what the service would say.
 
+mod several;
+
 use super::*;
 use messenger::sync::LockTable;
 use proptest::prelude::*;

@@ -107,7 +107,11 @@ fn act() -> impl Strategy<Value = Act> {
 
 impl World {
     fn new(sides: Sides) -> Self {
-        let mut leases = NameLeases::new(NamesConfig::default());
+        Self::with(sides, NamesConfig::default())
+    }
+
+    fn with(sides: Sides, config: NamesConfig) -> Self {
+        let mut leases = NameLeases::new(config);
         leases.rules = sides.service;
         Self {
             sides,
@@ -149,8 +153,19 @@ impl World {
         }
     }
 
+    /// No limit is passed, and what is counted is there.
+    fn check_counts(&self) {
+        let NameLeases { config, sessions, held, recalled, .. } = &self.leases;
+        let sum = |of: fn(&Session) -> usize| sessions.values().map(of).sum::<usize>();
+        assert_eq!(sum(|entry| entry.held.len()), *held);
+        assert_eq!(sum(|entry| entry.recalled.len()), *recalled);
+        assert!(held + recalled <= config.total_max);
+        assert!(sessions.values().all(|entry| entry.count() <= config.session_max));
+    }
+
     /// False: a session answers from its memory what is not so.
     fn step(&mut self, act: Act) -> bool {
+        self.check_counts();
         match act {
             Act::Ask { s, f } => {
                 let mount = &mut self.mounts[s];
@@ -236,9 +251,11 @@ fn failures(sides: Sides, runs: usize) -> usize {
 fn what_is_answered_from_memory_is_what_the_service_has() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut from_memory, mut waited) = (0, 0);
-    for _ in 0..3000 {
+    // With room for all, and so little that sessions are asked for everything all the time.
+    let narrow = NamesConfig { session_max: 2, total_max: 4, ..NamesConfig::default() };
+    for config in [NamesConfig::default(), narrow].iter().cycle().take(3000) {
         let acts = acts().new_tree(&mut runner).expect("acts").current();
-        let mut world = World::new(WHOLE);
+        let mut world = World::with(WHOLE, *config);
         for (at, &act) in acts.iter().enumerate() {
             assert!(world.step(act), "untrue after {:?}", &acts[..=at]);
         }
@@ -293,8 +310,51 @@ fn at_its_limit_a_session_is_asked_for_everything_and_begins_anew() {
     assert_eq!(leases.promise(now, session(0)), Duration::ZERO);
     leases.returned(now, session(0), recall);
     assert!(leases.is_empty() && leases.grant(now, session(0), &[file(2)]));
-    let full = NamesConfig { total_max: 1, ..NamesConfig::default() };
+}
+
+#[test]
+fn when_all_leases_are_given_those_who_have_most_are_asked_one_by_one() {
+    let full = NamesConfig { total_max: 3, ..NamesConfig::default() };
     let mut leases = NameLeases::new(full);
-    assert!(leases.grant(now, session(0), &[file(0)]));
-    assert!(!leases.grant(now, session(1), &[file(0)]), "all leases are given");
+    let at = Duration::from_millis;
+    assert!(leases.grant(at(0), session(0), &[file(0), file(1)]));
+    assert!(leases.grant(at(0), session(1), &[file(0)]));
+    let asked_at = |leases: &mut NameLeases, now| {
+        assert!(!leases.grant(now, session(2), &[file(0)]), "all leases are given");
+        let asked = |action| match action {
+            NamesAction::Recall(session, NamesRecall { gfid: None, token }) => (session, token),
+            other => panic!("{other:?}"),
+        };
+        leases.take_actions().into_iter().map(asked).collect::<Vec<_>>()
+    };
+    let first = asked_at(&mut leases, at(0));
+    assert_eq!(first[0].0, session(0));
+    assert!(asked_at(&mut leases, at(999)).is_empty());
+    assert_eq!(asked_at(&mut leases, at(1000))[0].0, session(1), "the first is silent");
+    leases.returned(at(1100), session(0), NamesRecall { gfid: None, token: first[0].1 });
+    assert!(leases.grant(at(1100), session(2), &[file(0)]));
+}
+
+/// A session that takes leases and never answers, and one that changes what it has.
+#[test]
+fn who_never_answers_takes_neither_memory_nor_messages_without_end() {
+    let config = NamesConfig { session_max: 1000, ..NamesConfig::default() };
+    let mut leases = NameLeases::new(config);
+    let mut now = Duration::ZERO;
+    for f in 0..10_000 {
+        leases.grant(now, session(0), &[file(f)]);
+        leases.change(now, session(1), &[file(f)], Ticket(f));
+        assert!(leases.sessions[&session(0)].count() <= 1000);
+    }
+    for _ in 0..5 {
+        leases.take_actions();
+        now += config.recall_repeat;
+        leases.tick(now);
+        let recalls = |action: &NamesAction| matches!(action, NamesAction::Recall(..));
+        assert_eq!(leases.take_actions().iter().filter(|action| recalls(action)).count(), 1);
+    }
+    assert!(leases.waiters.is_empty());
+    let all = NamesRecall { gfid: None, token: leases.tokens };
+    leases.returned(now, session(0), all);
+    assert!(leases.recalled == 0 && leases.grant(now, session(0), &[file(0)]));
 }

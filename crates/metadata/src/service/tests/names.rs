@@ -121,3 +121,44 @@ fn after_a_restart_nothing_changes_before_all_mounts_have_forgotten() {
     rig.call(B, reclaim());
     assert_eq!(rig.call(A, unlink("f")), Reply::Done);
 }
+
+/// What the only mount is told, it has no leases on: a promise for leases from before must not let
+/// it answer from that when another mount has arrived.
+#[test]
+fn the_only_mount_may_not_count_on_leases_from_when_there_were_several() {
+    let (mut rig, gfid) = two_mounts();
+    assert!(covers(&mut rig, A, NamespaceOp::GetAttr { gfid }));
+    rig.sessions(&[A], &[]);
+    let promises = |rig: &mut Rig| {
+        let now = Duration::from_millis(rig.now);
+        (rig.service.promise_alone(now, A), rig.service.promise_names(now, A))
+    };
+    rig.pass(1000);
+    rig.call(A, list());
+    assert_eq!(promises(&mut rig), (Duration::from_secs(1), Duration::ZERO));
+    let c = SessionId::new(3);
+    rig.sessions(&[A, c], &[]);
+    while rig.call(c, NamespaceOp::Mount) == Reply::TryAgain {
+        assert_eq!(promises(&mut rig), (Duration::ZERO, Duration::ZERO), "another wants to arrive");
+        rig.pass(200);
+    }
+    assert!(covers(&mut rig, A, list()));
+}
+
+#[test]
+fn whoever_may_not_have_heard_of_a_recall_is_not_promised_to_be_the_only_mount() {
+    let (mut rig, gfid) = two_mounts();
+    assert!(covers(&mut rig, A, NamespaceOp::GetAttr { gfid }));
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let (_, events) = rig.send(B, NamespaceOp::SetAttr { gfid, set: mode, sync: false });
+    let asked = recalls(&events, A);
+    rig.pass(1250);
+    rig.sessions(&[A], &[]);
+    let promise = |rig: &mut Rig| {
+        let now = Duration::from_millis(rig.now);
+        rig.service.promise_alone(now, A)
+    };
+    assert_eq!(promise(&mut rig), Duration::ZERO);
+    rig.call(A, NamespaceOp::ReturnNames { recall: asked[0] });
+    assert_eq!(promise(&mut rig), Duration::from_secs(1));
+}
