@@ -51,6 +51,7 @@ mod locks;
 mod losses;
 mod mapped;
 mod names;
+mod quota;
 mod rights;
 mod sweep;
 mod table;
@@ -395,7 +396,7 @@ impl FileSystem {
             |inode: Arc<table::Inode>| inode.with(|state| state.has_no_capability());
         name == protocol::namespace::SECURITY_CAPABILITY
             && self.shared.table.get(gfid).is_some_and(has_no_capability)
-            || !names::is_refused(name) && self.has_no_xattrs(gfid)
+            || !names::is_refused(name) && !quota::is_quota_xattr(name) && self.has_no_xattrs(gfid)
     }
 
     /// Is the file known to have no extended attribute at all? Never blocks.

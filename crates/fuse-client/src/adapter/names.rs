@@ -388,18 +388,19 @@ impl Adapter {
             RequestKind::StatFs,
             (file, 0),
             reply,
-            move |fs| async move { fs.statfs(caller).await },
+            move |fs| async move { fs.statfs(file, caller).await },
             |reply, size| {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
                 let (total, free) = (blocks(size.total_bytes), blocks(size.free_bytes));
-                let files = size.files.saturating_add(FILES_FREE);
+                let files_free = size.free_files.unwrap_or(FILES_FREE);
+                let files = size.files.saturating_add(files_free);
                 let name_max = NAME_BYTES_MAX as u32;
                 reply.statfs(
                     total,
                     free,
                     free,
                     files,
-                    FILES_FREE,
+                    files_free,
                     STATFS_BLOCK,
                     name_max,
                     STATFS_BLOCK,

@@ -21,6 +21,7 @@ mod alone;
 mod locking;
 mod names;
 mod perform;
+mod room;
 mod sessions;
 /// The first term after a start: greater than any before it, unless the clock was set back by more
 /// than the service ran.
@@ -170,6 +171,7 @@ pub struct Service<S> {
     events: Vec<Event>,
     full: bool,
     durable: Commit,
+    promises: room::Promises,
 }
 
 impl<S: Store> Service<S> {
@@ -219,6 +221,7 @@ impl<S: Store> Service<S> {
             events: Vec::new(),
             full: false,
             durable,
+            promises: room::Promises::default(),
         })
     }
 
@@ -344,6 +347,7 @@ impl<S: Store> Service<S> {
         self.locks.tick(now);
         self.settle_locks(now);
         self.names.tick(now);
+        self.tick_room(now);
         self.follow(now)?;
         self.maybe_end_grace(now)
     }
@@ -494,6 +498,7 @@ impl<S: Store> Service<S> {
     ) -> Result<(), StoreError> {
         self.namespace.size_recovered(gfid, end, wall)?;
         self.sought.remove(&gfid);
+        self.end_promise(gfid, None);
         self.alone.disturb();
         if self.leases.writer(gfid).is_none() {
             self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
@@ -562,6 +567,7 @@ impl<S: Store> Service<S> {
         let (token, synced) =
             (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
         let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
+        self.recall_adopted(now);
         if kept {
             self.keep(session, number, &reply);
         }
@@ -693,6 +699,7 @@ impl<S: Store> Service<S> {
         if !self.leases.in_use(gfid) {
             self.orphans.remove(&gfid);
             self.namespace.reap(gfid)?;
+            self.end_promise(gfid, None);
             self.leases.forget(gfid);
             self.locks.forget(gfid);
         } else if !self.leases.is_open(gfid) {
@@ -738,6 +745,8 @@ fn is_harmless(op: &NamespaceOp) -> bool {
             | NamespaceOp::Parent { .. }
             | NamespaceOp::GetXattr { .. }
             | NamespaceOp::ListXattr { .. }
+            | NamespaceOp::GetQuota { .. }
+            | NamespaceOp::ListQuotas { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
             | NamespaceOp::ReturnNames { .. }
@@ -757,6 +766,7 @@ fn is_growing(op: &NamespaceOp) -> bool {
             | NamespaceOp::Link { .. }
             | NamespaceOp::Rename { .. }
             | NamespaceOp::SetXattr { .. }
+            | NamespaceOp::SetQuota { .. }
             | NamespaceOp::BlobRoot { .. }
     )
 }
