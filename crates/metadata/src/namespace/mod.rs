@@ -178,8 +178,9 @@ impl<S: Store> Namespace<S> {
                     Self::note_tokens(&mut overlay)?;
                     Self::forget_old_answers(&mut overlay)?;
                 }
-                Ok(FORMAT_VERSION_3 | FORMAT_VERSION_4) => Self::forget_old_answers(&mut overlay)?,
-                Ok(FORMAT_VERSION_5) => overlay.put(keys::FORMAT.to_vec(), &FORMAT_VERSION),
+                Ok(FORMAT_VERSION_3 | FORMAT_VERSION_4 | FORMAT_VERSION_5) => {
+                    Self::forget_old_answers(&mut overlay)?;
+                }
                 Ok(other) => {
                     return Err(StoreError::Format {
                         found: other.to_string(),

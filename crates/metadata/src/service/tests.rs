@@ -5,6 +5,7 @@ mod flags;
 mod locks;
 mod names;
 mod power;
+mod room;
 mod unnamed;
 
 use super::*;
