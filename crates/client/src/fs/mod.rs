@@ -66,6 +66,7 @@ pub use expiry::PagesLocked;
 pub use inode::SyncKind;
 pub use losses::OpenId;
 pub use names::{CreateMode, FsSize, Permissions};
+pub use quota::is_quota_xattr;
 pub use rights::{Identity, UNKNOWN_ID, Writer};
 
 use crate::error::ClientError;

@@ -25,8 +25,9 @@ const BYTES: &[u8] = b"trefoil.dir.rbytes";
 /// Files and directories below it, and itself.
 const FILES: &[u8] = b"trefoil.dir.rfiles";
 
-/// Is the attribute about quotas, or one that nobody may give a file?
-pub(super) fn is_quota_xattr(name: &[u8]) -> bool {
+/// Is the attribute about quotas, or one that nobody may give a file? Who may set it is for whoever
+/// knows the caller to decide: it is set as user 0.
+pub fn is_quota_xattr(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 

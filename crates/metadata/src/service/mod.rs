@@ -566,7 +566,11 @@ impl<S: Store> Service<S> {
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
         let (token, synced) =
             (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
-        let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
+        let asks_room = matches!(pending.request.op, NamespaceOp::GetRoom { .. });
+        let Some(mut reply) = self.perform(now, pending)? else { return Ok(()) };
+        if reply == Reply::Errno(libc::EDQUOT) && !asks_room {
+            reply = self.over_quota(now, (session, number), false);
+        }
         self.recall_adopted(now);
         if kept {
             self.keep(session, number, &reply);

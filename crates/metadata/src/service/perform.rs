@@ -81,7 +81,9 @@ impl<S: Store> Service<S> {
                 }
                 reply
             }
-            NamespaceOp::GetRoom { gfid, size } => self.get_room(now, session, *gfid, *size)?,
+            NamespaceOp::GetRoom { gfid, size } => {
+                self.get_room(now, (session, request.number), *gfid, *size)?
+            }
             _ => self.change(now, &request)?,
         };
         Ok(Some(reply))
@@ -133,6 +135,7 @@ impl<S: Store> Service<S> {
             if let Some((gfid, true)) = unlinked.get() {
                 self.orphans.insert(gfid);
                 self.settle_orphan(now, gfid)?;
+                self.orphaned(now);
             }
         }
         Ok(reply)

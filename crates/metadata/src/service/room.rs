@@ -26,9 +26,11 @@ const FIRST_BYTES_MAX: u64 = 1 << 20;
 /// What is promised beyond what is asked for is this part of the room at most, so that many writers
 /// find some.
 const ROOM_PART: u128 = 64;
-/// How long a writer waits for others' promises.
+/// How long somebody waits for others' promises, and for what was removed.
 const SHORT_WAIT: Duration = Duration::from_secs(2);
-/// Writers that wait so; more are refused at once.
+/// How long a file that is removed may be in use only because its close is on its way.
+const ORPHAN_WAIT: Duration = Duration::from_secs(1);
+/// Requests that wait so; more are refused at once.
 const SHORT_MAX: usize = 4096;
 /// Leases asked for at a time.
 const RECALLS_MAX: usize = 256;
@@ -50,8 +52,13 @@ struct Promise {
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     files: HashMap<Gfid, Promise>,
-    short: HashMap<(SessionId, Gfid), Duration>,
+    short: HashMap<Who, Duration>,
+    /// When a file was last removed that was still in use.
+    orphaned: Option<Duration>,
 }
+
+/// A request: of which session, and its number.
+type Who = (SessionId, u64);
 
 impl<S: Store> Service<S> {
     /// How far the holder of a lease that is granted may make a file.
@@ -142,7 +149,7 @@ impl<S: Store> Service<S> {
     pub(super) fn get_room(
         &mut self,
         now: Duration,
-        session: SessionId,
+        (session, number): Who,
         gfid: Gfid,
         size: u64,
     ) -> Result<Reply, StoreError> {
@@ -164,9 +171,9 @@ impl<S: Store> Service<S> {
         let has = has.max(attr.size);
         let needed = size.saturating_sub(has);
         if self.namespace.room(realm).is_some_and(|room| room < needed.into()) {
-            return Ok(self.short_of_room(now, session, (gfid, realm)));
+            return Ok(self.short_of_room(now, (session, number), (gfid, realm)));
         }
-        self.promises.short.remove(&(session, gfid));
+        self.promises.short.remove(&(session, number));
         let allowance = match needed {
             0 => has,
             needed => has + needed + self.beyond(realm, needed, PROMISE_BYTES_MAX),
@@ -178,31 +185,38 @@ impl<S: Store> Service<S> {
     }
 
     /// Asks those for it who have promises that they may not need.
-    fn short_of_room(
-        &mut self,
-        now: Duration,
-        session: SessionId,
-        (gfid, realm): (Gfid, u32),
-    ) -> Reply {
-        let who = (session, gfid);
-        let is_known = self.promises.short.contains_key(&who);
-        let waits = is_known || self.promises.short.len() < SHORT_MAX;
-        if waits && now < *self.promises.short.entry(who).or_insert(now) + SHORT_WAIT {
-            let may_help = |(other, promise): (&Gfid, &Promise)| {
-                let is_other = *other != gfid && promise.counted > 0;
-                (is_other && self.namespace.share_a_quota(realm, promise.realm)).then_some(*other)
-            };
-            let others: Vec<Gfid> =
-                self.promises.files.iter().filter_map(may_help).take(RECALLS_MAX).collect();
-            if !others.is_empty() {
-                for other in others {
-                    self.leases.recall(now, other, Some(LeaseMode::Read));
-                }
-                return Reply::TryAgain;
+    fn short_of_room(&mut self, now: Duration, who: Who, (gfid, realm): (Gfid, u32)) -> Reply {
+        let may_help = |(other, promise): (&Gfid, &Promise)| {
+            let is_other = *other != gfid && promise.counted > 0;
+            (is_other && self.namespace.share_a_quota(realm, promise.realm)).then_some(*other)
+        };
+        let others: Vec<Gfid> =
+            self.promises.files.iter().filter_map(may_help).take(RECALLS_MAX).collect();
+        let reply = self.over_quota(now, who, !others.is_empty());
+        if reply == Reply::TryAgain {
+            for other in others {
+                self.leases.recall(now, other, Some(LeaseMode::Read));
             }
         }
-        self.promises.short.remove(&who);
+        reply
+    }
+
+    /// Something does not fit: it is to be asked for again, for a while, if others' promises may go,
+    /// or files that were removed a moment ago and whose close is on its way.
+    pub(super) fn over_quota(&mut self, now: Duration, who: Who, others: bool) -> Reply {
+        let frees = self.promises.orphaned.is_some_and(|at| now < at + ORPHAN_WAIT);
+        let short = &mut self.promises.short;
+        let waits = (others || frees) && (short.contains_key(&who) || short.len() < SHORT_MAX);
+        if waits && now < *short.entry(who).or_insert(now) + SHORT_WAIT {
+            return Reply::TryAgain;
+        }
+        short.remove(&who);
         Reply::Errno(libc::EDQUOT)
+    }
+
+    /// A file without a name is in use, or its close is not told yet.
+    pub(super) fn orphaned(&mut self, now: Duration) {
+        self.promises.orphaned = Some(now);
     }
 
     /// Forgets who asked for room a while ago and did not come again.

@@ -135,6 +135,7 @@ def files():
     os.unlink(f"{top}/held")
     fails("an open file without a name counts", errno.EDQUOT, create, f"{there}/e")
     os.close(held)
+    settled(top, (0, 3))
     create(f"{there}/e")
     settled(top, (0, 4))
 

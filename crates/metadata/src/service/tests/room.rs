@@ -170,3 +170,19 @@ fn a_length_that_a_user_sets_needs_room_too() {
     assert!(matches!(rig.call(A, set(MIB)), Reply::Attr(_)));
     assert_eq!(quota(&mut rig).bytes, u128::from(MIB));
 }
+
+#[test]
+fn what_was_removed_a_moment_ago_is_waited_for() {
+    let mut rig = Rig::new();
+    set_quota(&mut rig, 64 * MIB);
+    let (old, _) = writes(&mut rig, A, "old");
+    rig.call(A, tell(old, 64 * MIB));
+    let (file, _) = writes(&mut rig, B, "file");
+    assert_eq!(rig.call(A, unlink("old")), Reply::Done);
+    let (number, events) = rig.send(B, room(file, MIB));
+    assert_eq!(rig.answer(&events), Reply::TryAgain);
+    rig.call(A, NamespaceOp::Close { gfid: old });
+    rig.call(A, give_back(old, None, SetAttr::default()));
+    let events = rig.send_as(B, number, room(file, MIB));
+    assert!(matches!(rig.answer(&events), Reply::Room(_)), "{events:?}");
+}
