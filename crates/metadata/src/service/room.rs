@@ -67,6 +67,8 @@ impl<S: Store> Service<S> {
             return NO_LIMIT;
         }
         let has = self.take_promise(attr.gfid, Some(session));
+        // Of one who is gone, if of anybody.
+        self.end_promise(attr.gfid, None);
         if realm == 0 || attr.kind != FileKind::Regular {
             return NO_LIMIT;
         }
@@ -96,9 +98,13 @@ impl<S: Store> Service<S> {
     }
 
     fn take_promise(&mut self, gfid: Gfid, session: Option<SessionId>) -> Option<Promise> {
+        let promise = self.promises.files.get(&gfid)?;
+        if session.is_some_and(|session| session != promise.session) {
+            return None;
+        }
         let promise = self.promises.files.remove(&gfid)?;
         self.namespace.promise(promise.realm, promise.counted, false);
-        Some(promise).filter(|promise| session.is_none_or(|session| promise.session == session))
+        Some(promise)
     }
 
     /// The service was told a length; a truncation ends what was promised beyond.

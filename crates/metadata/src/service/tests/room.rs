@@ -186,3 +186,17 @@ fn what_was_removed_a_moment_ago_is_waited_for() {
     let events = rig.send_as(B, number, room(file, MIB));
     assert!(matches!(rig.answer(&events), Reply::Room(_)), "{events:?}");
 }
+
+#[test]
+fn a_reader_that_closes_takes_no_promise_away() {
+    let mut rig = Rig::new();
+    set_quota(&mut rig, 64 * MIB);
+    let gfid = rig.create(B, "file", None).gfid;
+    rig.call(B, NamespaceOp::Open { gfid, lease: LeaseMode::Read });
+    rig.call(B, give_back(gfid, None, SetAttr::default()));
+    rig.call(A, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+    assert!(matches!(rig.call(A, room(gfid, 20 * MIB)), Reply::Room(_)));
+    let promised = quota(&mut rig).promised;
+    rig.call(B, NamespaceOp::Close { gfid });
+    assert_eq!(quota(&mut rig).promised, promised);
+}
