@@ -569,7 +569,7 @@ impl<S: Store> Service<S> {
         let asks_room = matches!(pending.request.op, NamespaceOp::GetRoom { .. });
         let Some(mut reply) = self.perform(now, pending)? else { return Ok(()) };
         if reply == Reply::Errno(libc::EDQUOT) && !asks_room {
-            reply = self.over_quota(now, (session, number), false);
+            reply = self.over_quota(now, room::Who::Request(session, number), false);
         }
         self.recall_adopted(now);
         if kept {

@@ -81,9 +81,7 @@ impl<S: Store> Service<S> {
                 }
                 reply
             }
-            NamespaceOp::GetRoom { gfid, size } => {
-                self.get_room(now, (session, request.number), *gfid, *size)?
-            }
+            NamespaceOp::GetRoom { gfid, size } => self.get_room(now, session, *gfid, *size)?,
             _ => self.change(now, &request)?,
         };
         Ok(Some(reply))

@@ -21,6 +21,9 @@ use std::time::Duration;
 /// Bytes promised to the writer of a file at a time beyond what he asks for: a question for each
 /// of these costs nothing beside writing them.
 const PROMISE_BYTES_MAX: u64 = 16 << 20;
+/// Less than this is not promised beyond what is asked for: where room is short, nobody has to be
+/// asked for it.
+const PROMISE_BYTES_MIN: u64 = 64 << 10;
 /// The same with the lease: small files need no question.
 const FIRST_BYTES_MAX: u64 = 1 << 20;
 /// What is promised beyond what is asked for is this part of the room at most, so that many writers
@@ -57,8 +60,15 @@ pub(super) struct Promises {
     orphaned: Option<Duration>,
 }
 
-/// A request: of which session, and its number.
-type Who = (SessionId, u64);
+/// Who waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Who {
+    /// The writer of a file, also with a new question once its lease was recalled: two that ask
+    /// for each other's leases must come to an end.
+    Writer(SessionId, Gfid),
+    /// Who sent a request, by its number.
+    Request(SessionId, u64),
+}
 
 impl<S: Store> Service<S> {
     /// How far the holder of a lease that is granted may make a file.
@@ -82,7 +92,10 @@ impl<S: Store> Service<S> {
     fn beyond(&self, realm: u32, needed: u64, max: u64) -> u64 {
         let Some(room) = self.namespace.room(realm) else { return max };
         let part = room.saturating_sub(needed.into()) / ROOM_PART;
-        u64::try_from(part).unwrap_or(u64::MAX).min(max)
+        match u64::try_from(part).unwrap_or(u64::MAX).min(max) {
+            ..PROMISE_BYTES_MIN => 0,
+            part => part,
+        }
     }
 
     fn promise(&mut self, attr: &Attr, realm: u32, session: SessionId, allowance: u64) {
@@ -155,7 +168,7 @@ impl<S: Store> Service<S> {
     pub(super) fn get_room(
         &mut self,
         now: Duration,
-        (session, number): Who,
+        session: SessionId,
         gfid: Gfid,
         size: u64,
     ) -> Result<Reply, StoreError> {
@@ -176,10 +189,13 @@ impl<S: Store> Service<S> {
         let has = self.promises.files.get(&gfid).map_or(attr.size, |promise| promise.allowance);
         let has = has.max(attr.size);
         let needed = size.saturating_sub(has);
-        if self.namespace.room(realm).is_some_and(|room| room < needed.into()) {
-            return Ok(self.short_of_room(now, (session, number), (gfid, realm)));
+        let who = Who::Writer(session, gfid);
+        if let Some(room) = self.namespace.room(realm)
+            && room < needed.into()
+        {
+            return Ok(self.short_of_room(now, who, realm, u128::from(needed) - room));
         }
-        self.promises.short.remove(&(session, number));
+        self.promises.short.remove(&who);
         let allowance = match needed {
             0 => has,
             needed => has + needed + self.beyond(realm, needed, PROMISE_BYTES_MAX),
@@ -190,17 +206,27 @@ impl<S: Store> Service<S> {
         Ok(Reply::Room(allowance))
     }
 
-    /// Asks those for it who have promises that they may not need.
-    fn short_of_room(&mut self, now: Duration, who: Who, (gfid, realm): (Gfid, u32)) -> Reply {
-        let may_help = |(other, promise): (&Gfid, &Promise)| {
-            let is_other = *other != gfid && promise.counted > 0;
-            (is_other && self.namespace.share_a_quota(realm, promise.realm)).then_some(*other)
+    /// So many bytes are missing: asks those for it who have promises that they may not need.
+    fn short_of_room(&mut self, now: Duration, who: Who, realm: u32, missing: u128) -> Reply {
+        let may_help = |(other, promise): &(&Gfid, &Promise)| {
+            let is_other = !matches!(who, Who::Writer(_, own) if own == **other);
+            is_other && promise.counted > 0 && self.namespace.share_a_quota(realm, promise.realm)
         };
-        let others: Vec<Gfid> =
-            self.promises.files.iter().filter_map(may_help).take(RECALLS_MAX).collect();
+        let mut others: Vec<(u64, Gfid)> = self
+            .promises
+            .files
+            .iter()
+            .filter(may_help)
+            .map(|(other, promise)| (promise.counted, *other))
+            .collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        others.truncate(RECALLS_MAX);
+        if others.iter().map(|(counted, _)| u128::from(*counted)).sum::<u128>() < missing {
+            others.clear();
+        }
         let reply = self.over_quota(now, who, !others.is_empty());
         if reply == Reply::TryAgain {
-            for other in others {
+            for (_, other) in others {
                 self.leases.recall(now, other, Some(LeaseMode::Read));
             }
         }

@@ -200,3 +200,33 @@ fn a_reader_that_closes_takes_no_promise_away() {
     rig.call(B, NamespaceOp::Close { gfid });
     assert_eq!(quota(&mut rig).promised, promised);
 }
+
+#[test]
+fn two_that_ask_for_each_others_promises_come_to_an_end() {
+    let mut rig = Rig::new();
+    set_quota(&mut rig, 64 * MIB);
+    let files = [(A, "a"), (B, "b")].map(|(session, name)| {
+        let file = writes(&mut rig, session, name).0;
+        assert!(matches!(rig.call(session, room(file, 31 * MIB)), Reply::Room(_)));
+        (session, file)
+    });
+    let mut refused = 0;
+    for _ in 0..200 {
+        for (session, gfid) in files {
+            rig.pass(20);
+            match rig.call(session, room(gfid, 40 * MIB)) {
+                Reply::TryAgain | Reply::Room(0) => {}
+                Reply::Errno(libc::EDQUOT) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        // Both have written all that they were promised, and give back what they are asked for.
+        for (session, gfid) in files {
+            rig.call(session, tell(gfid, 31 * MIB));
+            rig.call(session, give_back(gfid, Some(LeaseMode::Read), SetAttr::default()));
+            rig.call(session, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+        }
+    }
+    assert!(refused > 300, "{refused}");
+    rig.check();
+}
