@@ -488,7 +488,7 @@ impl<S: Store> Namespace<S> {
             if parent == at {
                 break 0;
             }
-            let above = self.load(parent)?.ok_or_else(|| OpError::Errno(libc::EIO))?;
+            let above = self.load(parent)?.ok_or(OpError::Errno(libc::EIO))?;
             (at, carried, parent) = (parent, above.inode.realm, above.inode.parent);
         };
         self.adopt(realm, &mut dir);

@@ -7,7 +7,7 @@ use crate::testrun::two_mounts::Pair;
 use std::process::Command;
 
 const SCRIPT: &str = concat!(include_str!("../expect.py"), include_str!("quotas.py"));
-const SECONDS: u64 = 300;
+const SECONDS: u64 = 600;
 /// The directory on the mounts.
 const AREA: &str = "quotas";
 
