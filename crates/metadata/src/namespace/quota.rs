@@ -1,19 +1,20 @@
 //! Quotas of directories: what counts for which, and how what was there before is counted.
 //!
 //! Contract: a directory with a quota is the root of a *realm*. Each inode carries the number of
-//! the realm that it counts for, 0 for none, and so it does for those around it: the sums of a realm
-//! are those of all inodes that carry its number or that of one inside it, after every operation and
-//! every restart ([`Namespace::verify`] counts them again). A regular file counts with its length,
-//! whatever of it is stored; everything else with none. All count as one file, also while they have
-//! no name. New inodes count for the realm of their directory; a name does not move between realms
-//! (EXDEV). What counts already never is refused: only what is new.
+//! the realm that it counts for, 0 for none, and so it does for those around it: the sums of a
+//! realm are those of all inodes that carry its number or that of one inside it, after every
+//! operation and every restart ([`Namespace::verify`] counts them again). A regular file counts
+//! with its length, whatever of it is stored; everything else with none. All count as one file,
+//! also while they have no name. New inodes count for the realm of their directory; a name does not
+//! move between realms (EXDEV). What counts already never is refused: only what is new.
 //!
 //! A realm that ends stays as another name of the one around it, until no inode carries its number.
 //!
 //! What was below a directory before it had a quota is counted bit by bit
-//! ([`Namespace::count_quotas`]): a queue in the store has the directories to be looked through, and
-//! how far that has come. Meanwhile an inode may still carry a number from around the realm; one
-//! that a rename or a link concerns is counted first. The limits hold for what is counted so far.
+//! ([`Namespace::count_quotas`]): a queue in the store has the directories to be looked through,
+//! and how far that has come. Meanwhile an inode may still carry a number from around the realm;
+//! one that a rename or a link concerns is counted first. The limits hold for what is counted so
+//! far.
 
 use super::inode::{Entry, Found, Inode, Node, Place};
 use super::overlay::{corrupt, decode};

@@ -233,8 +233,8 @@ impl<S: Store> Service<S> {
         reply
     }
 
-    /// Something does not fit: it is to be asked for again, for a while, if others' promises may go,
-    /// or files that were removed a moment ago and whose close is on its way.
+    /// Something does not fit: it is to be asked for again, for a while, if others' promises may
+    /// go, or files that were removed a moment ago and whose close is on its way.
     pub(super) fn over_quota(&mut self, now: Duration, who: Who, others: bool) -> Reply {
         let frees = self.promises.orphaned.is_some_and(|at| now < at + ORPHAN_WAIT);
         let short = &mut self.promises.short;
