@@ -8,7 +8,8 @@ use metadata::acl::{Acl, Entry, Tag};
 use metadata::store::Batch;
 use metadata::{MemoryStore, Namespace, Service, ServiceConfig, SessionView, Store, StoreError};
 use protocol::namespace::{
-    ACL_ACCESS, ACL_DEFAULT, Caller, FileKind, LeaseMode, NamespaceOp, Request, SetAttr, Timestamp,
+    ACL_ACCESS, ACL_DEFAULT, Caller, FileKind, LeaseMode, NamespaceOp, QuotaChange, Request, SetAttr,
+    Timestamp,
 };
 use protocol::{ClusterId, Epoch, Gfid, PoolId, SessionId};
 use std::cell::OnceCell;
@@ -139,11 +140,18 @@ fn exercise(namespace: &mut Namespace<MemoryStore>) {
         },
         unlink(b"file"),
         NamespaceOp::Rmdir { parent, name: b"dir".to_vec() },
+        NamespaceOp::SetQuota {
+            gfid: parent,
+            change: QuotaChange { max_bytes: Some(9), max_files: Some(9) },
+        },
+        NamespaceOp::GetQuota { gfid: parent },
+        NamespaceOp::ListQuotas { after: 0 },
         NamespaceOp::StatFs,
     ];
     for op in ops {
         let _ = namespace.execute(&CALLER, &|_| false, &op);
     }
+    let _ = namespace.count_quotas(8);
     let _ = namespace.commit();
 }
 

@@ -28,6 +28,10 @@ pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 pub const VOLUMES: PoolId = PoolId::new(u32::MAX);
 /// Most links of a file.
 pub const LINK_MAX: u32 = 65_000;
+/// A file may grow as far as any.
+pub const NO_LIMIT: u64 = u64::MAX;
+/// Directories with quotas in one answer to [`NamespaceOp::ListQuotas`], at most.
+pub const QUOTAS_LISTED_MAX: usize = 1024;
 
 /// What a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -167,6 +171,9 @@ pub struct Grant {
     /// only with one at least as new, for an older one may lead to shards that missed the last
     /// holder's writes.
     pub epoch: Epoch,
+    /// Of a write lease: how long its holder may make the file without asking for room
+    /// ([`NamespaceOp::GetRoom`]). [`NO_LIMIT`] if it is in no directory with a quota.
+    pub allowance: u64,
 }
 
 /// A request.
@@ -420,6 +427,31 @@ pub enum NamespaceOp {
         /// The new flags.
         flags: FileFlags,
     },
+    /// Sets or takes away the quota of a directory. Only user 0 may (EPERM). Answer: `Done`.
+    SetQuota {
+        /// Which directory.
+        gfid: Gfid,
+        /// What changes.
+        change: QuotaChange,
+    },
+    /// The quotas that a file or directory counts for, the innermost first. Answer: `Quotas`.
+    GetQuota {
+        /// Which.
+        gfid: Gfid,
+    },
+    /// The directories with quotas, by the numbers of these, [`QUOTAS_LISTED_MAX`] at a time.
+    /// Answer: `Quotas`.
+    ListQuotas {
+        /// The last number already seen; 0 at the start.
+        after: u32,
+    },
+    /// The holder of a file's write lease wants to make it so long. Answer: `Room`; EDQUOT.
+    GetRoom {
+        /// Which.
+        gfid: Gfid,
+        /// Its length then, in bytes.
+        size: u64,
+    },
     /// Value of an extended attribute. Answer: `Bytes`; ENODATA.
     GetXattr {
         /// Which.
@@ -486,6 +518,8 @@ impl NamespaceOp {
                 | Self::Lock { op: LockOp::Test(_) | LockOp::Who(_), .. }
                 | Self::GetXattr { .. }
                 | Self::ListXattr { .. }
+                | Self::GetQuota { .. }
+                | Self::ListQuotas { .. }
                 | Self::StatFs
         )
     }
@@ -524,6 +558,39 @@ pub struct Held {
     pub lease: Option<(LeaseMode, u64)>,
     /// The service counts it as open by the session.
     pub open: bool,
+    /// See [`Grant::allowance`]; without a meaning beside any but a write lease.
+    pub allowance: u64,
+}
+
+/// Changes of a directory's quota; `None` leaves a limit as it is, 0 takes it away. Without any
+/// limit a directory has no quota.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct QuotaChange {
+    /// The lengths of all regular files below the directory, at most, in bytes.
+    pub max_bytes: Option<u64>,
+    /// Files and directories in it, at most, itself among them.
+    pub max_files: Option<u64>,
+}
+
+/// The quota of a directory, and what counts for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Quota {
+    /// Its number; never dealt twice.
+    pub number: u32,
+    /// Which directory.
+    pub root: Gfid,
+    /// Limit in bytes; 0: none.
+    pub max_bytes: u64,
+    /// Limit of files and directories; 0: none.
+    pub max_files: u64,
+    /// The sum of the lengths of all regular files, as far as the service was told.
+    pub bytes: u128,
+    /// Files and directories, with itself.
+    pub files: u64,
+    /// What of `max_bytes` is promised to writers, beside `bytes`.
+    pub promised: u128,
+    /// What was there before the quota is still being counted.
+    pub counting: bool,
 }
 
 /// A commit of the service's store. What is carried out by one is in the store as a whole or not at
@@ -584,6 +651,10 @@ pub enum Reply {
     },
     /// The session whose lock is in the way, if there is one.
     Holder(Option<SessionId>),
+    /// Quotas.
+    Quotas(Vec<Quota>),
+    /// The file may become so long; [`NO_LIMIT`] if it is in no directory with a quota.
+    Room(u64),
 }
 
 /// A reply as it travels.

@@ -17,7 +17,7 @@ use metadata::lease::holder::{Holder, Moment, Permit, RecallStep, Ticket};
 use metadata::{Event, MemoryStore, Service, ServiceConfig, SessionView};
 use protocol::monitor::{MonitorReply, MonitorRequest};
 use protocol::namespace::{
-    Caller, Held, LeaseMode, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp,
+    Caller, Held, LeaseMode, NO_LIMIT, NamespaceOp, Recall, Reply, Request, SetAttr, Timestamp,
 };
 use protocol::{Epoch, Gfid, Rules, SessionId};
 use std::collections::{BTreeMap, VecDeque};
@@ -354,7 +354,12 @@ impl World {
         let held = |(o, file): (usize, &Lease)| {
             let lease = file.holder.mode().map(|mode| (mode, file.holder.token()));
             let open = file.holder.may_be_open();
-            (lease.is_some() || open).then_some(Held { gfid: object(o).gfid, lease, open })
+            (lease.is_some() || open).then_some(Held {
+                gfid: object(o).gfid,
+                lease,
+                open,
+                allowance: NO_LIMIT,
+            })
         };
         let client = &mut self.clients[s];
         let held = client.leases.files.iter().enumerate().filter_map(held).collect();

@@ -5,6 +5,7 @@
 //! * [`events`]: what happened of late.
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
 //! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
+//! * [`quota`]: limits of directories.
 //! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do,
 //!   asked of each daemon and client by [`telemetry`].
@@ -27,6 +28,7 @@ mod object;
 mod output;
 mod pool;
 mod profile;
+mod quota;
 mod scrub;
 mod status;
 mod table;
@@ -105,6 +107,9 @@ enum Command {
     /// Pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// Quotas: limits of directories, in bytes and in files
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Settings of a running daemon
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -232,6 +237,7 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Profile(args) => profile::run(&cluster, &args),
         Command::Top(args) => top::run(&cluster, &args),
         Command::Pool(command) => pool::run(&cluster, command),
+        Command::Quota(command) => quota::run(&cluster, command),
         Command::Config(command) => config::run(&cluster, command),
         Command::Scrub(args) => scrub::run(&cluster, &args),
         Command::Object(command) => object::run(&cluster, command),

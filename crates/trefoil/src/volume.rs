@@ -114,7 +114,7 @@ impl LimitArgs {
 }
 
 /// A number of bytes, or with a unit of 1024: "10GiB", "512 MiB", "1T".
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

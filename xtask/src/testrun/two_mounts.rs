@@ -113,15 +113,16 @@ pub fn behind(bench: &Bench, report: &mut Report) -> Outcome {
 }
 
 /// The second mount, taken away whatever happens.
-struct Pair {
+pub(super) struct Pair {
     client: Daemon,
-    point: PathBuf,
+    /// Where it is mounted.
+    pub(super) point: PathBuf,
     scratch: PathBuf,
 }
 
 impl Pair {
     /// Not mounted yet.
-    fn new(rig: &Rig, point: &str) -> Outcome<Pair> {
+    pub(super) fn new(rig: &Rig, point: &str) -> Outcome<Pair> {
         let scratch = rig.scratch("second")?;
         let point = mount_points().join(point);
         std::fs::create_dir_all(&point).doing(|| format!("cannot make {}", point.display()))?;
@@ -136,7 +137,7 @@ impl Pair {
         Ok(Pair { client, point, scratch })
     }
 
-    fn mount(&self, bench: &Bench, rig: &Rig) -> Outcome {
+    pub(super) fn mount(&self, bench: &Bench, rig: &Rig) -> Outcome {
         let mut command = rig.cluster.command("fuse-client");
         command.arg("mount").arg(rig.cluster.layout().monitor.to_string()).arg(&self.point);
         let begin = self.client.spawn(&mut command)?;
@@ -145,7 +146,7 @@ impl Pair {
         })
     }
 
-    fn unmount(&self, bench: &Bench, rig: &Rig) -> Outcome {
+    pub(super) fn unmount(&self, bench: &Bench, rig: &Rig) -> Outcome {
         bench.run(rig.cluster.command("fuse-client").arg("umount").arg(&self.point), 40)?;
         ensure!(self.client.wait_gone(MOUNT_MAX), "the client still runs after umount");
         Ok(())

@@ -113,7 +113,8 @@ mod tests {
 
     const FILE: Gfid = Gfid::of_inode(7);
     const OTHER: Gfid = Gfid::of_inode(8);
-    const GRANT: Grant = Grant { mode: LeaseMode::Write, token: 3, epoch: Epoch::new(1) };
+    const GRANT: Grant =
+        Grant { mode: LeaseMode::Write, token: 3, epoch: Epoch::new(1), allowance: 9 };
 
     fn creations() -> Creations {
         Creations::new(&LockTable::default())

@@ -266,6 +266,11 @@ impl<B: Backend> LocalFs<B> {
     ) -> Result<(Op, WritePlan)> {
         loop {
             let op = self.enter(gfid, Need::shared(LeaseMode::Write), caller).await?;
+            if let Some(size) = op.inode().with(|state| state.write_lacks_room(offset, len, append))
+            {
+                self.ask_room(op, size, caller).await?;
+                continue;
+            }
             if let Some(plan) = op.inode().with(|state| state.begin_write(offset, len, append)) {
                 return Ok((op, plan));
             }
@@ -469,7 +474,7 @@ impl<B: Backend> LocalFs<B> {
         let caller = writer.caller;
         checked_range(size, 0)?;
         let asked = self.stamp();
-        let op = self.enter(gfid, Need::exclusive(), caller).await?;
+        let op = self.enter_with_room(gfid, size, caller).await?;
         let inode = Arc::clone(op.inode());
         self.check_size(&inode, size)?;
         self.permit(&inode, false)?;
@@ -527,7 +532,9 @@ impl<B: Backend> LocalFs<B> {
             return posix(EINVAL);
         }
         let range = checked_range(offset, len)?;
-        let op = self.enter(gfid, Need::exclusive(), caller).await?;
+        let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
+        let size = if extends { range.end } else { 0 };
+        let op = self.enter_with_room(gfid, size, caller).await?;
         let inode = op.inode();
         self.check_size(inode, range.end)?;
         self.permit(inode, matches!(mode, AllocateMode::Allocate | AllocateMode::KeepSize))?;
@@ -545,7 +552,6 @@ impl<B: Backend> LocalFs<B> {
             inode.with(|state| state.wrote(0, caller.now));
             self.shared.usage.forget(gfid);
         }
-        let extends = matches!(mode, AllocateMode::Allocate | AllocateMode::Zero);
         let extends = extends && range.end > size;
         if extends {
             self.clear_tail(inode, range.end).await;

@@ -13,6 +13,7 @@ mod gathering;
 mod habit;
 mod kept;
 mod mapping;
+mod room;
 mod telling;
 
 use super::Result;
@@ -26,7 +27,7 @@ pub use habit::SyncKind;
 use mapping::Mapping;
 use metadata::lease::holder::{Holder, Moment, Permit, WriteMark};
 pub use metadata::lease::holder::{RecallStep, Ticket};
-use protocol::namespace::{Attr, Footprint, Grant, Held, LeaseMode, Timestamp};
+use protocol::namespace::{Attr, Footprint, Grant, Held, LeaseMode, NO_LIMIT, Timestamp};
 use protocol::{Epoch, Gfid, PoolId};
 use std::ops::Range;
 use std::task::Waker;
@@ -128,6 +129,8 @@ pub struct InodeState {
     staying: u32,
     gathering: Gathering,
     size: u64,
+    /// How long the file may become before room for it is asked for.
+    allowance: u64,
     base_size: u64,
     write_end: u64,
     /// The largest size that the kernel may believe in.
@@ -174,6 +177,7 @@ impl InodeState {
             staying: 0,
             gathering: Gathering::default(),
             size: 0,
+            allowance: NO_LIMIT,
             base_size: 0,
             write_end: 0,
             shown: 0,
@@ -309,6 +313,7 @@ impl InodeState {
         if !self.holder.granted(ticket, grant) {
             return false;
         }
+        self.allowance = grant.allowance;
         if held.is_none() {
             self.adopt(attr);
         } else {
@@ -329,6 +334,7 @@ impl InodeState {
         match brought {
             Brought::Lease(grant) => {
                 self.holder.created(Some(grant));
+                self.allowance = grant.allowance;
                 self.adopt(attr);
                 self.tail = Tail::Clean;
                 self.no_capability = true;
@@ -438,6 +444,9 @@ impl InodeState {
     /// The service knows (or may not, if `told` is false: then it is told again).
     pub fn close_done(&mut self, ticket: Ticket, told: bool) {
         self.holder.close_done(ticket, told);
+        if told {
+            self.allowance_ends();
+        }
     }
 
     /// The service wants the lease back down to `keep`.
@@ -577,10 +586,7 @@ impl InodeState {
 
     /// Plans a write of `len` bytes; `None` if a gap must be zeroed first.
     pub fn begin_write(&mut self, offset: u64, len: u64, append: bool) -> Option<WritePlan> {
-        // The kernel appends where it believes the end to be. Only a size that another client made
-        // can be news to it; our own writes it has seen.
-        let beyond = self.cut_elsewhere && offset > self.data_end();
-        let stale = append && (offset < self.base_size || beyond);
+        let stale = self.is_stale(offset, append);
         let offset = if stale { self.data_end() } else { offset };
         if self.gap(offset).is_some() {
             return None;
@@ -603,6 +609,13 @@ impl InodeState {
         let hint =
             WriterHint { zero_from, size_after: self.size.max(end), grant: Some(self.token()) };
         Some(WritePlan { offset, hint, grows: end > self.size, follows: self.habit.write_begins() })
+    }
+
+    /// The kernel appends where it believes the end to be. Only a size that another client made can
+    /// be news to it; our own writes it has seen.
+    fn is_stale(&self, offset: u64, append: bool) -> bool {
+        let beyond = self.cut_elsewhere && offset > self.data_end();
+        append && (offset < self.base_size || beyond)
     }
 
     /// What the data path must know for zeroing inside the file.
@@ -688,6 +701,9 @@ impl InodeState {
             self.pages_filled(self.size);
         }
         self.base_size = self.base_size.min(size);
+        if size < self.size {
+            self.allowance_ends_at(size);
+        }
         self.attrs.size_told(size);
         self.footprint = self.footprint_at(size);
         self.size = size;
@@ -764,7 +780,12 @@ impl InodeState {
     pub fn held(&self) -> Option<Held> {
         let lease = self.lease().map(|mode| (mode, self.token()));
         let open = self.holder.may_be_open();
-        (lease.is_some() || open).then_some(Held { gfid: self.gfid, lease, open })
+        (lease.is_some() || open).then_some(Held {
+            gfid: self.gfid,
+            lease,
+            open,
+            allowance: self.allowance,
+        })
     }
 
     /// Closed, with a lease kept for the next open: when it was closed.

@@ -399,6 +399,10 @@ impl Inner {
             | NamespaceOp::ReadLink { .. }
             | NamespaceOp::GetXattr { .. }
             | NamespaceOp::ListXattr { .. }
+            | NamespaceOp::SetQuota { .. }
+            | NamespaceOp::GetQuota { .. }
+            | NamespaceOp::ListQuotas { .. }
+            | NamespaceOp::GetRoom { .. }
             | NamespaceOp::Sync
             | NamespaceOp::StatFs
             | NamespaceOp::BlobRoot { .. } => Topic::Other,

@@ -51,6 +51,7 @@ mod locks;
 mod losses;
 mod mapped;
 mod names;
+mod quota;
 mod rights;
 mod sweep;
 mod table;
@@ -65,6 +66,7 @@ pub use expiry::PagesLocked;
 pub use inode::SyncKind;
 pub use losses::OpenId;
 pub use names::{CreateMode, FsSize, Permissions};
+pub use quota::is_quota_xattr;
 pub use rights::{Identity, UNKNOWN_ID, Writer};
 
 use crate::error::ClientError;
@@ -395,7 +397,7 @@ impl FileSystem {
             |inode: Arc<table::Inode>| inode.with(|state| state.has_no_capability());
         name == protocol::namespace::SECURITY_CAPABILITY
             && self.shared.table.get(gfid).is_some_and(has_no_capability)
-            || !names::is_refused(name) && self.has_no_xattrs(gfid)
+            || !names::is_refused(name) && !quota::is_quota_xattr(name) && self.has_no_xattrs(gfid)
     }
 
     /// Is the file known to have no extended attribute at all? Never blocks.

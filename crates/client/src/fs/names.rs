@@ -9,9 +9,11 @@ use super::creating::Creation;
 use super::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, ESTALE, posix};
 use super::inode::FlushKind;
 use super::lease::unexpected;
+use super::quota::is_quota_xattr;
 use super::{Backend, LocalFs, Result};
 use super::{OpenMode, Writer};
 use crate::error::ClientError;
+use crate::objecter::join_both;
 use protocol::namespace::{
     ACL_ACCESS, Attr, Caller, FileFlags, FileKind, LeaseMode, NamespaceOp, RenameMode, Reply,
     SECURITY_CAPABILITY, SYMLINK_BYTES_MAX, SetAttr, XATTR_BYTES_MAX,
@@ -53,6 +55,8 @@ pub struct FsSize {
     pub free_bytes: u64,
     /// Files.
     pub files: u64,
+    /// How many more there may be, if a quota says so.
+    pub free_files: Option<u64>,
 }
 
 /// ACLs of NFSv4: nobody would go by them.
@@ -409,6 +413,9 @@ impl<B: Backend> LocalFs<B> {
         if is_refused(&name) {
             return posix(EOPNOTSUPP);
         }
+        if is_quota_xattr(&name) {
+            return self.quota_xattr(gfid, &name, caller).await;
+        }
         let capability = name == SECURITY_CAPABILITY;
         let result = self.ask_bytes("getxattr", NamespaceOp::GetXattr { gfid, name }, caller).await;
         if capability && let Some(inode) = self.shared.table.get(gfid) {
@@ -435,6 +442,9 @@ impl<B: Backend> LocalFs<B> {
     ) -> Result<()> {
         if is_refused(&name) {
             return posix(EOPNOTSUPP);
+        }
+        if is_quota_xattr(&name) {
+            return self.set_quota_xattr(gfid, &name, Some(&value), caller).await;
         }
         if value.len() > XATTR_BYTES_MAX {
             return posix(E2BIG);
@@ -474,17 +484,26 @@ impl<B: Backend> LocalFs<B> {
         if is_refused(&name) {
             return posix(EOPNOTSUPP);
         }
+        if is_quota_xattr(&name) {
+            return self.set_quota_xattr(gfid, &name, None, caller).await;
+        }
         self.ask_done(NamespaceOp::RemoveXattr { gfid, name }, caller).await
     }
 
-    /// statfs.
+    /// statfs of a file or directory: below a directory with a quota, that and what is left of it.
     ///
     /// # Errors
     /// The monitor's and the service's.
-    pub async fn statfs(&self, caller: Caller) -> Result<FsSize> {
+    pub async fn statfs(&self, gfid: Gfid, caller: Caller) -> Result<FsSize> {
         let (total_bytes, free_bytes) = self.space().await?;
-        match self.ask(NamespaceOp::StatFs, caller).await? {
-            Reply::Count(files) => Ok(FsSize { total_bytes, free_bytes, files }),
+        let (files, quotas) =
+            join_both(self.ask(NamespaceOp::StatFs, caller), self.quotas(gfid, caller)).await;
+        match files? {
+            Reply::Count(files) => {
+                let all = FsSize { total_bytes, free_bytes, files, free_files: None };
+                // Of a file that is gone nobody knows the quota.
+                Ok(quotas.unwrap_or_default().iter().fold(all, FsSize::within))
+            }
             other => Err(unexpected("statfs", &other)),
         }
     }

@@ -3,6 +3,7 @@
 mod behind;
 mod gather;
 mod power;
+mod room;
 mod syncing;
 
 use super::expiry::Watch;
@@ -17,8 +18,8 @@ use metadata::acl::Acl;
 use metadata::lease::holder::Moment;
 use protocol::lock::{ByteRange, LockOwner, RangeLock};
 use protocol::namespace::{
-    ACL_ACCESS, Attr, Commit, DirEntry, FileKind, Footprint, Grant, Held, LeaseMode, NamespaceOp,
-    Reply, SetAttr,
+    ACL_ACCESS, Attr, Commit, DirEntry, FileKind, Footprint, Grant, Held, LeaseMode, NO_LIMIT,
+    NamespaceOp, Reply, SetAttr,
 };
 use protocol::{Epoch, SessionId};
 use std::cell::RefCell;
@@ -99,6 +100,9 @@ struct World {
     commit: Commit,
     durable: Commit,
     kept: Vec<Commit>,
+    /// How long a file may become, if it counts for a quota; and how often room was asked for.
+    limit: Option<u64>,
+    rooms: u32,
     /// What the mounts said to hold after restarts.
     reclaimed: Vec<Held>,
 }
@@ -178,6 +182,7 @@ impl Model {
             Box::pin(fs.recall(gfid, keep)).await;
         }
         let token = self.token();
+        let is_limited = self.world.borrow().limit.is_some();
         self.with(gfid, |stored| {
             let held =
                 stored.holders.iter().find(|(holder, _)| *holder == mount).map(|(_, mode)| *mode);
@@ -190,7 +195,8 @@ impl Model {
             assert!(!clash, "a lease was not given back");
             stored.holders.push((mount, lease));
             stored.open.push(mount);
-            let grant = Grant { mode: lease, token, epoch: MAP };
+            let allowance = if is_limited { stored.attr.size } else { NO_LIMIT };
+            let grant = Grant { mode: lease, token, epoch: MAP, allowance };
             Reply::Opened { attr: stored.attr, grant: Some(grant) }
         })
     }
@@ -214,7 +220,9 @@ impl Model {
         );
         world.names.insert(name, gfid);
         drop(world);
-        let grant = Grant { mode: LeaseMode::Write, token: self.token(), epoch: MAP };
+        let token = self.token();
+        let allowance = if self.world.borrow().limit.is_some() { 0 } else { NO_LIMIT };
+        let grant = Grant { mode: LeaseMode::Write, token, epoch: MAP, allowance };
         Reply::Opened { attr, grant: Some(grant) }
     }
 
@@ -287,6 +295,16 @@ impl Model {
         Reply::Kept { commits: world.kept.iter().copied().chain([last]).collect(), refused }
     }
 
+    fn room(&self, size: u64) -> Result<Reply> {
+        let mut world = self.world.borrow_mut();
+        world.rooms += 1;
+        match world.limit {
+            Some(limit) if size > limit => errno::posix(room::EDQUOT),
+            Some(limit) => Ok(Reply::Room((size + room::MORE).min(limit))),
+            None => Ok(Reply::Room(NO_LIMIT)),
+        }
+    }
+
     fn sync_names(&self) -> Result<Reply> {
         if self.world.borrow().refuses_to_sync { errno::posix(errno::EIO) } else { Ok(Reply::Done) }
     }
@@ -345,6 +363,7 @@ impl Model {
                 self.world.borrow_mut().syncs += 1;
                 self.sync_names()
             }
+            NamespaceOp::GetRoom { size, .. } => self.room(size),
             NamespaceOp::Reclaim { held, .. } => Ok(self.reclaim(&held)),
             NamespaceOp::Lock { .. } => Ok(Reply::Done),
             NamespaceOp::SetXattr { gfid, name, value, .. } => self.with(gfid, |stored| {

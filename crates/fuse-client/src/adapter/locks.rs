@@ -5,7 +5,7 @@
 //! times a second: a signal that it will act on ends the wait with EINTR.
 
 use super::Adapter;
-use super::callers::{self, pending, signals};
+use super::callers::{self, bits, pending};
 use super::times::RequestKind;
 use crate::convert::{caller, errno};
 use fuser::{Errno, LockOwner, ReplyEmpty, ReplyLock, Request};
@@ -57,7 +57,7 @@ impl KernelLock {
 /// Does a signal wait for the thread that it will act on?
 fn acts_on_signal(status: &str) -> bool {
     let job = JOB_SIGNALS.iter().fold(0u64, |mask, signal| mask | 1 << (signal - 1));
-    let passed_over = signals(status, "SigBlk:") | signals(status, "SigIgn:") | job;
+    let passed_over = bits(status, "SigBlk:") | bits(status, "SigIgn:") | job;
     pending(status) & !passed_over != 0
 }
 

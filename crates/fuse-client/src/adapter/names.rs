@@ -1,5 +1,6 @@
 //! Requests about names, attributes and directories.
 
+use super::callers::is_administrator;
 use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
@@ -8,7 +9,7 @@ use crate::convert::{
 };
 use crate::mountpoint::{ALIVE, WAITING};
 use client::ClientError;
-use client::fs::{DirPage, LocalFs, OpenId, Permissions};
+use client::fs::{DirPage, LocalFs, OpenId, Permissions, is_quota_xattr};
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx,
@@ -388,18 +389,19 @@ impl Adapter {
             RequestKind::StatFs,
             (file, 0),
             reply,
-            move |fs| async move { fs.statfs(caller).await },
+            move |fs| async move { fs.statfs(file, caller).await },
             |reply, size| {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
                 let (total, free) = (blocks(size.total_bytes), blocks(size.free_bytes));
-                let files = size.files.saturating_add(FILES_FREE);
+                let files_free = size.free_files.unwrap_or(FILES_FREE);
+                let files = size.files.saturating_add(files_free);
                 let name_max = NAME_BYTES_MAX as u32;
                 reply.statfs(
                     total,
                     free,
                     free,
                     files,
-                    FILES_FREE,
+                    files_free,
                     STATFS_BLOCK,
                     name_max,
                     STATFS_BLOCK,
@@ -426,7 +428,8 @@ impl Adapter {
             libc::XATTR_REPLACE => Some(false),
             _ => return reply.error(Errno::EINVAL),
         };
-        let (caller, name, value) = (caller(req), bytes(name), value.to_vec());
+        let Some(caller) = self.xattr_caller(req, name) else { return reply.error(Errno::EPERM) };
+        let (name, value) = (bytes(name), value.to_vec());
         self.run_empty(req, RequestKind::SetXattr, file, reply, move |fs| async move {
             fs.setxattr(file, name, value, create, kill_sgid, caller).await
         });
@@ -485,10 +488,21 @@ impl Adapter {
         if self.refuses(name) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        let (caller, name) = (caller(req), bytes(name));
+        let Some(caller) = self.xattr_caller(req, name) else { return reply.error(Errno::EPERM) };
+        let name = bytes(name);
         self.run_empty(req, RequestKind::RemoveXattr, file, reply, move |fs| async move {
             fs.removexattr(file, name, caller).await
         });
+    }
+
+    /// As whom an attribute is changed; `None` if the caller may not. The kernel tells few callers'
+    /// users.
+    fn xattr_caller(&self, req: &Request, name: &OsStr) -> Option<Caller> {
+        let caller = caller(req);
+        if !is_quota_xattr(name.as_bytes()) {
+            return Some(caller);
+        }
+        is_administrator(req.pid()).then_some(Caller { uid: 0, ..caller })
     }
 
     /// Is the attribute an ACL by which this kernel would not go?

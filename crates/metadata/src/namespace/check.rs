@@ -64,6 +64,7 @@ impl<S: Store> Namespace<S> {
         {
             survey.problems.push("queue counters are wrong".into());
         }
+        survey.problems.extend(self.verify_quotas()?);
         Ok(survey.problems)
     }
 }

@@ -35,7 +35,8 @@ impl<S: Store> Namespace<S> {
         }
         dir.takes_names()?;
         let inherited = self.inherited(&dir, new.kind, new.mode & MODE_BITS, new.umask)?;
-        let inode = new_inode(ctx, &dir, new, inherited.mode)?;
+        let mut inode = new_inode(ctx, &dir, new, inherited.mode)?;
+        self.admit(&dir, &mut inode)?;
         let gfid = self.new_gfid()?;
         let is_dir = inode.is_dir();
         let place = if is_dir { Place::Apart } else { Place::Entry(parent, name.to_vec()) };
@@ -61,6 +62,7 @@ impl<S: Store> Namespace<S> {
         let inherited = self.inherited(&dir, new.kind, new.mode & MODE_BITS, new.umask)?;
         let mut inode = new_inode(ctx, &dir, new, inherited.mode)?;
         inode.nlink = 0;
+        self.admit(&dir, &mut inode)?;
         if linkable {
             inode.parent = parent;
         }
@@ -81,8 +83,15 @@ impl<S: Store> Namespace<S> {
         name: &[u8],
     ) -> OpResult<Attr> {
         check_name(name)?;
+        self.adopt_dir(parent)?;
         let dir = self.directory(parent)?;
         let mut found = self.existing(gfid)?;
+        if let (Place::Entry(at, _), true) = (&found.place, self.quotas.is_counting()) {
+            let at = *at;
+            self.adopt_dir(at)?;
+            let at = self.directory(at)?;
+            self.adopt_child(&at, &mut found);
+        }
         if found.inode.is_dir() {
             return errno(libc::EPERM);
         }
@@ -97,6 +106,7 @@ impl<S: Store> Namespace<S> {
         if found.inode.nlink >= LINK_MAX {
             return errno(libc::EMLINK);
         }
+        self.same_realm(found.inode.realm, dir.inode.realm)?;
         if let Place::Entry(at, only) = std::mem::replace(&mut found.place, Place::Apart) {
             self.overlay.put(keys::of_name(keys::ENTRY, at, &only), &Entry::Apart(gfid));
         }

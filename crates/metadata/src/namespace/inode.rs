@@ -1,7 +1,7 @@
 //! Records of inodes and directory entries. Field order is the format: a change is a new format
 //! version.
 //!
-//! What versions 4 and 5 added stands behind the inode, in variants of its own: records of older
+//! What versions 4 to 6 added stands behind the inode, in variants of its own: records of older
 //! versions are read as they are, and written as they were while nothing more is known of their
 //! files.
 
@@ -84,6 +84,9 @@ pub(super) struct Inode {
     /// Of a regular file, what its size tells. In the record it stands beside the inode.
     #[serde(skip)]
     pub footprint: Footprint,
+    /// The realm of a quota that it counts for; 0: none. In the record it stands beside the inode.
+    #[serde(skip)]
+    pub realm: u32,
 }
 
 impl Inode {
@@ -134,6 +137,7 @@ impl Inode {
             btime: Some(now),
             flags: FileFlags::default(),
             footprint: Footprint::Unknown,
+            realm: 0,
         }
     }
 }
@@ -174,6 +178,8 @@ enum StoredEntry {
     /// Of a file whose footprint is not known.
     Whole(Gfid, Inode, Addition),
     Measured(Gfid, Inode, Addition, Footprint),
+    /// Of a file that counts for a quota.
+    Counted(Gfid, Inode, Addition, Footprint, u32),
 }
 
 /// A [`Node`] as it is stored.
@@ -185,6 +191,8 @@ enum StoredNode {
     /// Of a file whose footprint is not known.
     Whole(Inode, Addition),
     Measured(Inode, Addition, Footprint),
+    /// Of a file or directory that counts for a quota.
+    Counted(Inode, Addition, Footprint, u32),
 }
 
 impl Inode {
@@ -211,6 +219,9 @@ impl From<StoredEntry> for Entry {
             StoredEntry::Measured(gfid, inode, addition, footprint) => {
                 Self::Inode(gfid, Inode { footprint, ..inode.with(addition) })
             }
+            StoredEntry::Counted(gfid, inode, addition, footprint, realm) => {
+                Self::Inode(gfid, Inode { footprint, realm, ..inode.with(addition) })
+            }
         }
     }
 }
@@ -219,6 +230,11 @@ impl From<Entry> for StoredEntry {
     fn from(entry: Entry) -> Self {
         match entry {
             Entry::Apart(gfid) => Self::Apart(gfid),
+            Entry::Inode(gfid, inode) if inode.realm != 0 => {
+                let (addition, footprint) = (inode.since_version_4(), inode.footprint);
+                let realm = inode.realm;
+                Self::Counted(gfid, inode, addition, footprint, realm)
+            }
             Entry::Inode(gfid, inode) if inode.footprint != Footprint::Unknown => {
                 let (addition, footprint) = (inode.since_version_4(), inode.footprint);
                 Self::Measured(gfid, inode, addition, footprint)
@@ -240,6 +256,9 @@ impl From<StoredNode> for Node {
             StoredNode::Measured(inode, addition, footprint) => {
                 Self::Here(Inode { footprint, ..inode.with(addition) })
             }
+            StoredNode::Counted(inode, addition, footprint, realm) => {
+                Self::Here(Inode { footprint, realm, ..inode.with(addition) })
+            }
         }
     }
 }
@@ -248,6 +267,11 @@ impl From<Node> for StoredNode {
     fn from(node: Node) -> Self {
         match node {
             Node::At(parent, name) => Self::At(parent, name),
+            Node::Here(inode) if inode.realm != 0 => {
+                let (addition, footprint) = (inode.since_version_4(), inode.footprint);
+                let realm = inode.realm;
+                Self::Counted(inode, addition, footprint, realm)
+            }
             Node::Here(inode) if inode.footprint != Footprint::Unknown => {
                 let (addition, footprint) = (inode.since_version_4(), inode.footprint);
                 Self::Measured(inode, addition, footprint)
@@ -318,9 +342,13 @@ mod tests {
         );
         assert_eq!(postcard::from_bytes::<Node>(&old_node).expect("decodes"), Node::Here(old));
         let dense = Inode { footprint: Footprint::Dense, ..young.clone() };
-        for entry in
-            [Entry::Inode(gfid, young.clone()), Entry::Inode(gfid, dense), Entry::Apart(gfid)]
-        {
+        let counted = Inode { realm: u32::MAX, ..dense.clone() };
+        for entry in [
+            Entry::Inode(gfid, young.clone()),
+            Entry::Inode(gfid, dense),
+            Entry::Inode(gfid, counted),
+            Entry::Apart(gfid),
+        ] {
             let stored = postcard::to_stdvec(&entry).expect("encodes");
             assert_eq!(postcard::from_bytes::<Entry>(&stored).expect("decodes"), entry);
         }
@@ -328,6 +356,7 @@ mod tests {
         for node in [
             Node::Here(Inode { flags, btime: None, ..young.clone() }),
             Node::Here(Inode { footprint: Footprint::Beyond, ..young.clone() }),
+            Node::Here(Inode { realm: 7, ..young.clone() }),
             Node::Here(young),
             Node::At(gfid, b"name".to_vec()),
         ] {

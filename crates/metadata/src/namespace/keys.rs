@@ -25,6 +25,12 @@ pub(super) const ANSWER: u8 = b'r';
 pub(super) const SESSION: u8 = b'c';
 /// Format version.
 pub(super) const FORMAT: &[u8] = b"mformat";
+/// Realms of quotas.
+pub(super) const REALM: u8 = b'q';
+/// Directories whose entries are to be counted for a realm.
+pub(super) const COUNTING: u8 = b'g';
+/// The greatest number of a realm that was dealt.
+pub(super) const REALMS: &[u8] = b"mrealms";
 /// First inode number that is not reserved yet.
 pub(super) const INODES: &[u8] = b"minodes";
 /// Number of files.
@@ -75,6 +81,32 @@ pub(super) fn kept(start: u64) -> Vec<u8> {
 /// Start of a key made by [`kept`].
 pub(super) fn start_of(key: &[u8]) -> Option<u64> {
     key.get(1..)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// Key of a realm.
+pub(super) fn realm(number: u32) -> Vec<u8> {
+    [&[REALM], &number.to_be_bytes()[..]].concat()
+}
+
+/// Number of a key made by [`realm`].
+pub(super) fn realm_of(key: &[u8]) -> Option<u32> {
+    key.get(1..)?.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// What keys made by [`counting`] for a realm begin with.
+pub(super) fn counting_prefix(realm: u32) -> Vec<u8> {
+    [&[COUNTING], &realm.to_be_bytes()[..]].concat()
+}
+
+/// Key of a directory that is to be counted for a realm.
+pub(super) fn counting(realm: u32, dir: Gfid) -> Vec<u8> {
+    [&counting_prefix(realm), &dir.get().to_be_bytes()[..]].concat()
+}
+
+/// Directory of a key made by [`counting`].
+pub(super) fn counting_dir(key: &[u8]) -> Option<Gfid> {
+    let raw = key.get(5..)?.try_into().ok()?;
+    Some(Gfid::new(u128::from_be_bytes(raw)))
 }
 
 /// Key of a pool's blob root.

@@ -21,6 +21,8 @@
 //! | `s` gfid | `()` | a writer died: the size is to be recovered from the data |
 //! | `b` pool | gfid | hidden root of a pool's named blobs |
 //! | `r` session number | `Reply` | an answer kept until the session has it |
+//! | `q` number | `Realm` | a directory's quota, and what counts for it |
+//! | `g` number gfid | name | entries of the directory behind this one are to be counted for that quota |
 //! | `c` session | `()` | the session has spoken to the service |
 //! | `mformat` | u32 | format version of all records |
 //! | `mstarts` | `u64` | how often the service was started |
@@ -29,6 +31,7 @@
 //! | `mcluster` | `ClusterId` | the cluster that this namespace belongs to |
 //! | `midentity` | `u128` | drawn at random: tells this namespace from any other |
 //! | `minodes` | u64 | inode numbers below are dealt or reserved |
+//! | `mrealms` | u32 | the greatest number of a quota that was dealt |
 //! | `mfiles` | u64 | number of files and directories, without roots |
 //!
 //! A lookup is one get (two for a directory), a create two gets and three puts, a getattr two gets.
@@ -40,6 +43,7 @@ mod gone;
 mod inode;
 mod keys;
 mod overlay;
+mod quota;
 mod remove;
 mod rename;
 mod retained;
@@ -61,7 +65,7 @@ use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
 /// Version of the records' format.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// Since then an inode may be in doubt of its times, and writers are noted with their tokens.
 const FORMAT_VERSION_1: u32 = 1;
 /// Since then writers are noted with their tokens.
@@ -71,6 +75,8 @@ const FORMAT_VERSION_2: u32 = 2;
 const FORMAT_VERSION_3: u32 = 3;
 /// Since then inodes, and the answers that are kept, tell how far a size tells what a file takes.
 const FORMAT_VERSION_4: u32 = 4;
+/// Since then there may be quotas, and inodes that count for them.
+const FORMAT_VERSION_5: u32 = 5;
 /// Inode numbers reserved at a time, when half of the last ones are dealt. A restart skips twice as
 /// many at most.
 const INODES_RESERVED: u64 = 1 << 17;
@@ -153,6 +159,7 @@ pub struct Namespace<S> {
     files_stored: u64,
     last_commit: Commit,
     gone: gone::GoneDirectories,
+    quotas: quota::Quotas,
 }
 
 impl<S: Store> Namespace<S> {
@@ -171,7 +178,9 @@ impl<S: Store> Namespace<S> {
                     Self::note_tokens(&mut overlay)?;
                     Self::forget_old_answers(&mut overlay)?;
                 }
-                Ok(FORMAT_VERSION_3 | FORMAT_VERSION_4) => Self::forget_old_answers(&mut overlay)?,
+                Ok(FORMAT_VERSION_3 | FORMAT_VERSION_4 | FORMAT_VERSION_5) => {
+                    Self::forget_old_answers(&mut overlay)?;
+                }
                 Ok(other) => {
                     return Err(StoreError::Format {
                         found: other.to_string(),
@@ -207,7 +216,10 @@ impl<S: Store> Namespace<S> {
             unsized_files: overlay.keys(&[keys::UNSIZED])?.len() as u64,
         };
         let (last_commit, gone) = (Commit::default(), gone::GoneDirectories::default());
-        let mut namespace = Self { overlay, counters, files_stored: files, last_commit, gone };
+        let quotas = quota::Quotas::default();
+        let mut namespace =
+            Self { overlay, counters, files_stored: files, last_commit, gone, quotas };
+        namespace.load_quotas()?;
         namespace.start()?;
         Ok(namespace)
     }
@@ -297,12 +309,14 @@ impl<S: Store> Namespace<S> {
         change: impl FnOnce(&mut Self) -> OpResult<Reply>,
     ) -> Result<Reply, StoreError> {
         self.overlay.begin();
+        self.quotas.begin();
         let before = self.counters;
         let failure = match change(self) {
             Ok(reply) => return Ok(reply),
             Err(failure) => failure,
         };
         self.overlay.rollback();
+        self.quotas.rollback();
         self.counters = before;
         match failure {
             OpError::Errno(number) => Ok(Reply::Errno(number)),
@@ -360,6 +374,9 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::SetFlags { gfid, flags } => {
                 self.set_flags(ctx, *gfid, *flags).map(Reply::Attr)
             }
+            NamespaceOp::SetQuota { gfid, change } => self.set_quota(ctx, *gfid, change),
+            NamespaceOp::GetQuota { gfid } => self.get_quota(*gfid),
+            NamespaceOp::ListQuotas { after } => Ok(self.list_quotas(*after)),
             NamespaceOp::GetXattr { gfid, name } => self.get_xattr(*gfid, name),
             NamespaceOp::SetXattr { gfid, name, value, create, kill_sgid } => {
                 match AclKind::of_name(name) {
@@ -378,6 +395,7 @@ impl<S: Store> Namespace<S> {
             | NamespaceOp::Reclaim { .. }
             | NamespaceOp::Mount
             | NamespaceOp::Lock { .. }
+            | NamespaceOp::GetRoom { .. }
             | NamespaceOp::Sync => errno(libc::EINVAL),
         }
     }
@@ -392,6 +410,7 @@ impl<S: Store> Namespace<S> {
             self.files_stored = self.counters.files;
             self.overlay.put(keys::FILES.to_vec(), &self.files_stored);
         }
+        self.store_quotas();
         if self.overlay.pending() > 0 {
             self.last_commit = self.next_commit();
             self.overlay.put(keys::COMMIT.to_vec(), &self.last_commit);
@@ -438,6 +457,15 @@ impl<S: Store> Namespace<S> {
     /// When the store cannot be read.
     pub fn attr(&self, gfid: Gfid) -> Result<Option<Attr>, StoreError> {
         Ok(self.load(gfid)?.map(|found| found.attr()))
+    }
+
+    /// The same, with the number of the quota that it counts for, 0 for none.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn attr_and_realm(&self, gfid: Gfid) -> Result<Option<(Attr, u32)>, StoreError> {
+        let found = self.load(gfid)?;
+        Ok(found.map(|found| (found.attr(), self.quotas.live(found.inode.realm))))
     }
 
     /// The file that a name stands for, if there is one.

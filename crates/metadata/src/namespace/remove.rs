@@ -107,6 +107,7 @@ impl<S: Store> Namespace<S> {
     /// Forgets a file that nobody can reach, and queues its objects for deletion.
     fn erase(&mut self, gfid: Gfid, inode: &Inode) -> Result<(), StoreError> {
         self.overlay.delete(keys::of_gfid(keys::NODE, gfid));
+        self.discharge(gfid, inode);
         if inode.is_dir() {
             self.gone.add(Attr { has_xattrs: false, ..inode.attr(gfid) });
         }
@@ -284,6 +285,7 @@ impl<S: Store> Namespace<S> {
             inode.footprint = Footprint::Unknown;
         }
         if end > inode.size {
+            self.quotas.resized(inode.realm, inode.size, end);
             inode.size = end;
             inode.mtime = inode.mtime.max(now);
             inode.ctime = inode.ctime.max(now);

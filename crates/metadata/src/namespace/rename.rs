@@ -30,10 +30,12 @@ impl<S: Store> Namespace<S> {
     ) -> OpResult<Reply> {
         check_name(from.1)?;
         check_name(to.1)?;
+        self.adopt_dir(from.0)?;
+        self.adopt_dir(to.0)?;
         let from_dir = self.directory(from.0)?;
         let to_dir = self.directory(to.0)?;
-        let Some(source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
-        let target = self.entry(to.0, to.1)?;
+        let Some(mut source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
+        let mut target = self.entry(to.0, to.1)?;
         match (mode, &target) {
             (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
                 return errno(libc::EEXIST);
@@ -52,13 +54,20 @@ impl<S: Store> Namespace<S> {
         if from.0 != to.0 && source.inode.is_dir() && self.is_within(to.0, source.gfid)? {
             return errno(libc::EINVAL);
         }
+        self.same_realm(from_dir.inode.realm, to_dir.inode.realm)?;
+        self.adopt_child(&from_dir, &mut source);
+        if let Some(target) = &mut target {
+            self.adopt_child(&to_dir, target);
+        }
         match (mode, target) {
             (RenameMode::Exchange, Some(target)) => {
                 self.exchange(ctx, (from, from_dir, source), (to, to_dir, target))?
             }
             (mode, target) => {
                 let whiteout = if mode.leaves_whiteout() {
-                    Some(new_inode(ctx, &from_dir, &WHITEOUT, WHITEOUT.mode)?)
+                    let mut inode = new_inode(ctx, &from_dir, &WHITEOUT, WHITEOUT.mode)?;
+                    self.admit(&from_dir, &mut inode)?;
+                    Some(inode)
                 } else {
                     None
                 };

@@ -75,6 +75,9 @@ impl<S: Store> Namespace<S> {
             self.acl_follows_mode(&mut found)?;
         }
         let attr = found.attr();
+        if found.inode.kind == FileKind::Regular {
+            self.quotas.resized(found.inode.realm, before.0, found.inode.size);
+        }
         self.save(found);
         Ok(attr)
     }

@@ -436,7 +436,7 @@ fn the_format_before_is_raised() {
     let (gfid, session) = (Gfid::of_inode(9), SessionId::new(4));
     let note = postcard::to_stdvec(&session).expect("encodes");
     let note_3 = postcard::to_stdvec(&(session, 0u64)).expect("encodes");
-    for (before, note) in [(1, &note), (2, &note), (3, &note_3), (4, &note_3)] {
+    for (before, note) in [(1, &note), (2, &note), (3, &note_3), (4, &note_3), (5, &note_3)] {
         let writer = (keys::of_gfid(keys::WRITER, gfid), Some(note.clone()));
         let done = (keys::answer(session, 5), Some(vec![6]));
         let format = (keys::FORMAT.to_vec(), Some(version(before)));

@@ -21,6 +21,7 @@ mod alone;
 mod locking;
 mod names;
 mod perform;
+mod room;
 mod sessions;
 /// The first term after a start: greater than any before it, unless the clock was set back by more
 /// than the service ran.
@@ -170,6 +171,7 @@ pub struct Service<S> {
     events: Vec<Event>,
     full: bool,
     durable: Commit,
+    promises: room::Promises,
 }
 
 impl<S: Store> Service<S> {
@@ -219,6 +221,7 @@ impl<S: Store> Service<S> {
             events: Vec::new(),
             full: false,
             durable,
+            promises: room::Promises::default(),
         })
     }
 
@@ -344,6 +347,7 @@ impl<S: Store> Service<S> {
         self.locks.tick(now);
         self.settle_locks(now);
         self.names.tick(now);
+        self.tick_room(now);
         self.follow(now)?;
         self.maybe_end_grace(now)
     }
@@ -494,6 +498,7 @@ impl<S: Store> Service<S> {
     ) -> Result<(), StoreError> {
         self.namespace.size_recovered(gfid, end, wall)?;
         self.sought.remove(&gfid);
+        self.end_promise(gfid, None);
         self.alone.disturb();
         if self.leases.writer(gfid).is_none() {
             self.leases.recall(now, gfid, None); // readers that did not wait may have cached the old size
@@ -561,7 +566,12 @@ impl<S: Store> Service<S> {
         let kept = is_kept(&pending.request.op) && pending.repeated.is_none();
         let (token, synced) =
             (pending.token, is_synced(&pending.request.op) || self.is_unnoted(session));
-        let Some(reply) = self.perform(now, pending)? else { return Ok(()) };
+        let asks_room = matches!(pending.request.op, NamespaceOp::GetRoom { .. });
+        let Some(mut reply) = self.perform(now, pending)? else { return Ok(()) };
+        if reply == Reply::Errno(libc::EDQUOT) && !asks_room {
+            reply = self.over_quota(now, room::Who::Request(session, number), false);
+        }
+        self.recall_adopted(now);
         if kept {
             self.keep(session, number, &reply);
         }
@@ -697,6 +707,7 @@ impl<S: Store> Service<S> {
         if !self.leases.in_use(gfid) {
             self.orphans.remove(&gfid);
             self.namespace.reap(gfid)?;
+            self.end_promise(gfid, None);
             self.leases.forget(gfid);
             self.locks.forget(gfid);
         } else if !self.leases.is_open(gfid) {
@@ -742,6 +753,8 @@ fn is_harmless(op: &NamespaceOp) -> bool {
             | NamespaceOp::Parent { .. }
             | NamespaceOp::GetXattr { .. }
             | NamespaceOp::ListXattr { .. }
+            | NamespaceOp::GetQuota { .. }
+            | NamespaceOp::ListQuotas { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
             | NamespaceOp::ReturnNames { .. }
@@ -761,6 +774,7 @@ fn is_growing(op: &NamespaceOp) -> bool {
             | NamespaceOp::Link { .. }
             | NamespaceOp::Rename { .. }
             | NamespaceOp::SetXattr { .. }
+            | NamespaceOp::SetQuota { .. }
             | NamespaceOp::BlobRoot { .. }
     )
 }

@@ -30,6 +30,7 @@ impl<S: Store> Service<S> {
             NamespaceOp::Open { gfid, .. } => self.open_file(session, *gfid)?,
             NamespaceOp::Close { gfid } => {
                 self.leases.close(*gfid, session);
+                self.end_promise(*gfid, Some(session));
                 self.settle_orphan(now, *gfid)?;
                 Reply::Done
             }
@@ -69,13 +70,18 @@ impl<S: Store> Service<S> {
                 reply
             }
             NamespaceOp::ReadDir { .. } => self.list(&request)?,
+            NamespaceOp::SetAttr { gfid, set, .. } if self.refuses_length(*gfid, set)? => {
+                Reply::Errno(libc::EDQUOT)
+            }
             NamespaceOp::SetAttr { gfid, set, .. } => {
                 let reply = self.change(now, &request)?;
-                if set.size.is_some() && matches!(reply, Reply::Attr(_)) {
+                if let (Some(_), Reply::Attr(attr)) = (set.size, &reply) {
                     self.namespace.size_given_up(*gfid)?;
+                    self.length_told(attr);
                 }
                 reply
             }
+            NamespaceOp::GetRoom { gfid, size } => self.get_room(now, session, *gfid, *size)?,
             _ => self.change(now, &request)?,
         };
         Ok(Some(reply))
@@ -94,6 +100,7 @@ impl<S: Store> Service<S> {
             self.namespace.apply_returned(gfid, &told(held, set), request.caller.now)?;
             if held == LeaseMode::Write && keep != Some(LeaseMode::Write) {
                 self.namespace.set_writer(gfid, None);
+                self.end_promise(gfid, Some(request.session));
             }
             self.settle_orphan(now, gfid)?;
         }
@@ -126,6 +133,7 @@ impl<S: Store> Service<S> {
             if let Some((gfid, true)) = unlinked.get() {
                 self.orphans.insert(gfid);
                 self.settle_orphan(now, gfid)?;
+                self.orphaned(now);
             }
         }
         Ok(reply)
@@ -136,14 +144,18 @@ impl<S: Store> Service<S> {
         if self.leases.writer(gfid).is_some() {
             self.namespace.set_writer(gfid, None);
         }
+        self.end_promise(gfid, None);
         self.leases.forget(gfid);
         self.locks.forget(gfid);
     }
 
     fn open_file(&mut self, session: SessionId, gfid: Gfid) -> Result<Reply, StoreError> {
-        let Some(attr) = self.namespace.attr(gfid)? else { return Ok(Reply::Errno(libc::ESTALE)) };
+        let Some((attr, realm)) = self.namespace.attr_and_realm(gfid)? else {
+            return Ok(Reply::Errno(libc::ESTALE));
+        };
         self.opened(session, &attr)?;
-        Ok(Reply::Opened { attr, grant: self.grant_of(gfid, session) })
+        let allowance = self.first_allowance(&attr, realm, session);
+        Ok(Reply::Opened { attr, grant: self.grant_of(gfid, session, allowance) })
     }
 
     /// The session has the file open, and whatever lease it asked for; a write lease is noted in
@@ -179,7 +191,12 @@ impl<S: Store> Service<S> {
             self.orphans.insert(attr.gfid);
         }
         self.opened(request.session, &attr)?;
-        Ok(Reply::Opened { attr, grant: self.grant_of(attr.gfid, request.session) })
+        let realm = match self.namespace.has_no_quotas() {
+            true => 0,
+            false => self.namespace.attr_and_realm(attr.gfid)?.map_or(0, |(_, realm)| realm),
+        };
+        let allowance = self.first_allowance(&attr, realm, request.session);
+        Ok(Reply::Opened { attr, grant: self.grant_of(attr.gfid, request.session, allowance) })
     }
 
     fn reclaim(
@@ -190,7 +207,7 @@ impl<S: Store> Service<S> {
         last: bool,
     ) -> Result<Vec<Gfid>, StoreError> {
         let mut refused = Vec::new();
-        for &Held { gfid, lease, open } in held {
+        for &Held { gfid, lease, open, allowance } in held {
             if self.namespace.attr(gfid)?.is_none() {
                 refused.push(gfid);
                 continue;
@@ -200,6 +217,7 @@ impl<S: Store> Service<S> {
                     refused.push(gfid);
                 }
                 self.note_writer(gfid);
+                self.reclaim_promise(now, (gfid, session), allowance)?;
             }
             if open {
                 self.leases.open(gfid, session);

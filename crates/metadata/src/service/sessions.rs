@@ -85,9 +85,9 @@ impl<S: Store> Service<S> {
     }
 
     /// The lease that a session holds on a file, as it is told.
-    pub(super) fn grant_of(&self, gfid: Gfid, session: SessionId) -> Option<Grant> {
+    pub(super) fn grant_of(&self, gfid: Gfid, session: SessionId, allowance: u64) -> Option<Grant> {
         let (mode, token) = (self.leases.held(gfid, session)?, self.leases.token(gfid, session)?);
-        Some(Grant { mode, token, epoch: self.heard })
+        Some(Grant { mode, token, epoch: self.heard, allowance })
     }
 
     /// The session is closed or resolved: nothing of it remains. Files that it was writing have
@@ -104,6 +104,7 @@ impl<S: Store> Service<S> {
         self.alone.leave(session);
         self.names.leave(now, session);
         let released = self.leases.release(now, session);
+        self.end_promises(session, &released.written);
         for &gfid in &released.written {
             self.namespace.set_writer(gfid, None);
             if self.namespace.writer_lost(gfid, wall)? {

@@ -5,12 +5,13 @@ mod flags;
 mod locks;
 mod names;
 mod power;
+mod room;
 mod unnamed;
 
 use super::*;
 use crate::acl::{Acl, Entry, Tag};
 use crate::store::MemoryStore;
-use protocol::namespace::{Caller, Grant, Held};
+use protocol::namespace::{Caller, Grant, Held, NO_LIMIT};
 use protocol::{Epoch, PoolId};
 
 const A: SessionId = SessionId::new(1);
@@ -182,7 +183,7 @@ fn reclaim(held: Vec<Held>) -> NamespaceOp {
 
 /// What a session holds of a file by a grant with that token.
 fn held(gfid: Gfid, mode: LeaseMode, token: u64, open: bool) -> Held {
-    Held { gfid, lease: Some((mode, token)), open }
+    Held { gfid, lease: Some((mode, token)), open, allowance: NO_LIMIT }
 }
 
 fn unlink(name: &str) -> NamespaceOp {

@@ -32,6 +32,8 @@ pub(super) enum Event {
     Purged(Gfid),
     /// A file's data ends here.
     SizeRecovered { gfid: Gfid, end: u64 },
+    /// More of what was there before a quota is to be counted.
+    CountQuotas,
     /// Time passes.
     Tick,
     /// The end.

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Events carried out between two commits, at most: bounds the delay of the first by the work of
 /// the others.
 const TURN_EVENTS_MAX: usize = 256;
+/// Entries counted for quotas in a turn: some milliseconds, for which requests wait.
+const COUNTED_MAX: usize = 1024;
 /// A sync of more changes than these may have much to bring to the disk.
 const SMALL_CHANGES_MAX: usize = 256;
 /// How often the free space of the disk is looked at.
@@ -39,6 +41,8 @@ pub(super) struct Owner {
     sessions: HashMap<SessionId, Connection>,
     sync: Sync,
     space_checked: Duration,
+    /// An event to count for quotas is on its way.
+    counting: bool,
 }
 
 /// A request: where its answer goes, and what that tells beside the reply.
@@ -111,6 +115,7 @@ impl Owner {
             sessions: HashMap::new(),
             sync,
             space_checked: Duration::ZERO,
+            counting: false,
         }
     }
 
@@ -191,8 +196,15 @@ impl Owner {
             Event::SizeRecovered { gfid, end } => {
                 self.service.size_recovered(now, gfid, end, wall_clock())
             }
+            Event::CountQuotas => {
+                self.counting = false;
+                self.service.count_quotas(now, COUNTED_MAX)?;
+                self.count_on();
+                Ok(())
+            }
             Event::Tick => {
                 self.service.tick(now)?;
+                self.count_on();
                 if now >= self.space_checked + SPACE_EVERY {
                     self.space_checked = now;
                     self.check_space();
@@ -200,6 +212,14 @@ impl Owner {
                 self.maybe_sync(now)
             }
             Event::Stop => Ok(()),
+        }
+    }
+
+    /// Goes on to count for quotas, behind what has arrived.
+    fn count_on(&mut self) {
+        if !self.counting && self.service.is_counting_quotas() {
+            self.counting = true;
+            self.inbox.push(Event::CountQuotas);
         }
     }
 

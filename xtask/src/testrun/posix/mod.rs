@@ -7,6 +7,7 @@
 mod data;
 mod limits;
 mod names;
+mod quotas;
 mod space;
 mod unnamed;
 
@@ -99,6 +100,9 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     }
     if report_wants(report, "acls") {
         report.case("posix", "acls", || acls(bench, rig))?;
+    }
+    if report_wants(report, "quotas") {
+        report.case("posix", "quotas", || quotas::quotas(bench, rig))?;
     }
     Ok(())
 }

@@ -109,7 +109,8 @@ impl InodeState {
             && offset == gathering.start + gathering.data.len() as u64
             && !data.is_empty()
             && data.len() as u64 <= SMALL_BYTES_MAX
-            && gathering.data.len() + data.len() <= gathering.bytes_max;
+            && gathering.data.len() + data.len() <= gathering.bytes_max
+            && self.lacks_room(end).is_none();
         let keeps_rights = self.set_ids.is_none() && (pages || self.has_no_capability());
         let is_plain =
             self.stale_tail(offset, page_bytes).is_none() && !self.habit.is_next_followed();

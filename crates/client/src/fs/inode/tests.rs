@@ -27,7 +27,7 @@ fn attr(size: u64) -> Attr {
 }
 
 fn grant(mode: LeaseMode) -> Grant {
-    Grant { mode, token: 1, epoch: Epoch::new(1) }
+    Grant { mode, token: 1, epoch: Epoch::new(1), allowance: NO_LIMIT }
 }
 
 /// A file of which this mount holds a lease.
@@ -489,7 +489,8 @@ fn only_what_nobody_misses_is_forgotten() {
         Some(Held {
             gfid: Gfid::of_inode(7),
             lease: Some((LeaseMode::Read, state.token())),
-            open: false
+            open: false,
+            allowance: NO_LIMIT,
         })
     );
     assert_eq!(state.recall(None), RecallStep::Begin);

@@ -86,7 +86,8 @@ fn a_restart_that_loses_nothing_is_told_nothing() {
     });
     assert_eq!(fs.backend.world.borrow().told.len(), told);
     let lease = fs.shared.table.get(gfid).expect("open").with(|state| state.token());
-    let held = Held { gfid, lease: Some((LeaseMode::Write, lease)), open: true };
+    let lease = Some((LeaseMode::Write, lease));
+    let held = Held { gfid, lease, open: true, allowance: u64::MAX };
     assert_eq!(fs.backend.world.borrow().reclaimed, [held]);
 }
 

@@ -1,10 +1,11 @@
 use super::*;
+use protocol::namespace::NO_LIMIT;
 
 const LIVE: Moment =
     Moment { now: Duration::from_secs(1), until: Duration::from_secs(9), epoch: Epoch::new(5) };
 
 fn grant(mode: LeaseMode, token: u64) -> Grant {
-    Grant { mode, token, epoch: Epoch::new(5) }
+    Grant { mode, token, epoch: Epoch::new(5), allowance: NO_LIMIT }
 }
 
 fn holding(mode: LeaseMode) -> Holder {

@@ -150,7 +150,7 @@ fn what_the_store_alone_knows_is_granted_with_a_token_of_its_own() {
     rig.call(A, give_back(gfid, None, SetAttr::default()));
     rig.lose_power();
     rig.call(B, reclaim(vec![]));
-    rig.call(A, reclaim(vec![Held { gfid, lease: None, open: true }]));
+    rig.call(A, reclaim(vec![Held { gfid, lease: None, open: true, allowance: NO_LIMIT }]));
     let (_, token) = opened(rig.call(A, open(gfid, LeaseMode::Write)));
     assert!(token > later, "a smaller one would be void to A, for ever");
 }
