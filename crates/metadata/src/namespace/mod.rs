@@ -371,6 +371,7 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::RemoveXattr { gfid, name } => self.remove_xattr(ctx, *gfid, name),
             NamespaceOp::StatFs => Ok(Reply::Count(self.counters.files)),
             NamespaceOp::BlobRoot { pool } => self.blob_root(ctx, *pool),
+            NamespaceOp::Accessed { times } => self.accessed(times),
             NamespaceOp::Open { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }

@@ -69,6 +69,14 @@ impl<S: Store> Service<S> {
                 reply
             }
             NamespaceOp::ReadDir { .. } => self.list(&request)?,
+            NamespaceOp::Accessed { times } => {
+                let reply = self.change(now, &request)?;
+                if reply == Reply::Done && self.names.concern_others(session) {
+                    let read: Vec<Gfid> = times.iter().map(|(gfid, _)| *gfid).collect();
+                    self.names.outdate(now, session, &read);
+                }
+                reply
+            }
             NamespaceOp::SetAttr { gfid, set, .. } => {
                 let reply = self.change(now, &request)?;
                 if set.size.is_some() && matches!(reply, Reply::Attr(_)) {
