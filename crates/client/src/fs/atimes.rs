@@ -122,14 +122,24 @@ impl Atimes {
         self.rules.store(rules.encode(), Relaxed);
     }
 
-    /// The access time of a file or directory is this now.
-    pub(super) fn moved(&self, gfid: Gfid, now: Timestamp) {
+    /// A file or directory with these times was read: gives its access time. That may be later than
+    /// the service has told.
+    pub(super) fn read(
+        &self,
+        gfid: Gfid,
+        rule: AtimeRule,
+        (atime, mtime, ctime): Times,
+        now: Timestamp,
+    ) -> Timestamp {
         let mut state = self.state.lock();
-        if state.untold.len() < UNTOLD_MAX || state.untold.contains_key(&gfid) {
-            let time = state.untold.entry(gfid).or_insert(now);
-            *time = now.max(*time);
-            self.count.store(state.untold.len(), Relaxed);
+        let atime = state.untold.get(&gfid).map_or(atime, |untold| atime.max(*untold));
+        let has_room = state.untold.len() < UNTOLD_MAX || state.untold.contains_key(&gfid);
+        if !has_room || !rule.moves((atime, mtime, ctime), now) {
+            return atime;
         }
+        state.untold.insert(gfid, now);
+        self.count.store(state.untold.len(), Relaxed);
+        now
     }
 
     /// Puts what the service was not told into attributes that it told.
@@ -221,11 +231,13 @@ impl<B: Backend> LocalFs<B> {
             return false;
         }
         let Some(inode) = self.shared.table.get(gfid) else { return false };
-        let has_moved = inode.with(|state| state.accessed(rule, now));
-        if has_moved {
-            self.shared.atimes.moved(gfid, now);
+        let times = inode.with(|state| state.times());
+        if !rule.moves(times, now) {
+            return false;
         }
-        has_moved
+        let atime = self.shared.atimes.read(gfid, rule, times, now);
+        inode.with(|state| state.read_at(atime));
+        atime == now
     }
 
     /// A file was opened to be read, of which the kernel may have pages that it does not ask for:
@@ -259,6 +271,18 @@ mod tests {
         Atimes::new(&LockTable::default(), AtimeRules::all(AtimeRule::Relative))
     }
 
+    fn read(atimes: &Atimes, gfid: Gfid, now: i64) -> Timestamp {
+        atimes.read(gfid, AtimeRule::Strict, (at(1), at(1), at(1)), at(now))
+    }
+
+    #[test]
+    fn what_the_service_does_not_know_yet_counts() {
+        let atimes = atimes();
+        let times = (at(1), at(3), at(3));
+        let read = |now| atimes.read(Gfid::ROOT, AtimeRule::Relative, times, at(now));
+        assert_eq!((read(5), read(6)), (at(5), at(5)));
+    }
+
     #[test]
     fn relatime_moves_after_a_change_and_after_a_day() {
         let moves = |times: (i64, i64, i64), now| {
@@ -288,14 +312,14 @@ mod tests {
     fn what_moved_is_told_in_batches_and_what_moved_meanwhile_again() {
         let atimes = atimes();
         for number in 0..ACCESSED_MAX as u64 + 1 {
-            atimes.moved(Gfid::of_inode(number + 10), at(5));
+            read(&atimes, Gfid::of_inode(number + 10), 5);
         }
         assert!(atimes.sweep_passes(), "a batch is full");
         let (times, telling) = atimes.tell().expect("there is something");
         assert_eq!(times.len(), ACCESSED_MAX);
         assert!(atimes.tell().is_none(), "one at a time");
         let (again, _) = times[0];
-        atimes.moved(again, at(6));
+        read(&atimes, again, 6);
         telling.told();
         let (mut rest, telling) = atimes.tell().expect("two are left");
         rest.sort_unstable_by_key(|(_, time)| *time);
@@ -309,7 +333,7 @@ mod tests {
     #[test]
     fn few_wait_some_sweeps_for_others() {
         let atimes = atimes();
-        atimes.moved(Gfid::ROOT, at(5));
+        read(&atimes, Gfid::ROOT, 5);
         let waited = (1..).find(|_| atimes.sweep_passes());
         assert_eq!(waited, Some(TELL_SWEEPS));
     }
@@ -319,7 +343,7 @@ mod tests {
         use std::pin::pin;
         use std::task::Context;
         let atimes = atimes();
-        atimes.moved(Gfid::ROOT, at(5));
+        read(&atimes, Gfid::ROOT, 5);
         let (_, telling) = atimes.tell().expect("there is something");
         let mut set = pin!(atimes.forget(Gfid::ROOT));
         let mut cx = Context::from_waker(Waker::noop());
@@ -333,7 +357,7 @@ mod tests {
     fn files_beyond_the_bound_are_passed_over() {
         let atimes = atimes();
         for number in 0..UNTOLD_MAX as u64 + 5 {
-            atimes.moved(Gfid::of_inode(number + 10), at(5));
+            read(&atimes, Gfid::of_inode(number + 10), 5);
         }
         assert_eq!(atimes.count.load(Relaxed), UNTOLD_MAX);
     }

@@ -210,8 +210,9 @@ impl Shared {
     /// A directory with these attributes is read from its beginning.
     fn dir_accessed(&self, stream: &ContentionMutex<Stream>, attr: &Attr) {
         let (rule, now) = (self.atimes.rules().directories, now());
-        if rule.moves((attr.atime, attr.mtime, attr.ctime), now) && stream.lock().counts {
-            self.atimes.moved(attr.gfid, now);
+        let times = (attr.atime, attr.mtime, attr.ctime);
+        if rule.moves(times, now) && stream.lock().counts {
+            self.atimes.read(attr.gfid, rule, times, now);
         }
     }
 

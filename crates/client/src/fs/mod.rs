@@ -278,6 +278,7 @@ impl Shared {
     /// Attributes of the service with what only this mount knows; `asked` is the stamp from before
     /// it was asked.
     fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
+        self.atimes.put_into(&mut attr);
         if let Some(inode) = self.table.get(attr.gfid) {
             inode.with(|state| state.merge(&mut attr, asked));
         }

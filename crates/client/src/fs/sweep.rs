@@ -1,5 +1,6 @@
 //! What happens to files without anyone asking: attributes go to the service every second, access
-//! times at leisure, cached leases beyond the bound go back, leases and locks are claimed again after a restart of the
+//! times at leisure, cached leases beyond the bound go back, leases and locks are claimed again
+//! after a restart of the
 //! service and dropped when the session dies.
 
 use super::data::FLUSHES_AT_ONCE;

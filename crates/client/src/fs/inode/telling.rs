@@ -3,7 +3,7 @@
 //! Contract: part of the pure machine. While `dirty`, the times here are the truth, and what a user
 //! has changed; the size is while a lease is held.
 
-use super::super::atimes::AtimeRule;
+use super::super::atimes::Times;
 use super::super::rights::SetIds;
 use super::following::Following;
 use super::kept::Kept;
@@ -235,13 +235,14 @@ impl InodeState {
         true
     }
 
-    /// The content was read. True if that moves the access time, which is then this.
-    pub(in super::super) fn accessed(&mut self, rule: AtimeRule, now: Timestamp) -> bool {
-        let moves = rule.moves((self.attrs.atime, self.attrs.mtime, self.attrs.ctime), now);
-        if moves {
-            self.attrs.atime = now;
-        }
-        moves
+    /// When it was read, written and changed, as far as this mount knows.
+    pub(in super::super) fn times(&self) -> Times {
+        (self.attrs.atime, self.attrs.mtime, self.attrs.ctime)
+    }
+
+    /// It was read then.
+    pub(in super::super) fn read_at(&mut self, atime: Timestamp) {
+        self.attrs.atime = atime;
     }
 
     /// May changes be told later? Only while the file is open, so that a close tells them at the

@@ -40,6 +40,7 @@ fn reads_ask_the_service_for_nothing_and_it_hears_of_all_files_in_one_request() 
     for turn in 0..25 {
         for gfid in &files {
             assert_eq!(read(fs, *gfid, 10 + turn), turn == 0, "the first read since the write");
+            assert_eq!(atime(fs, *gfid), 10);
         }
     }
     assert_eq!(fs.backend.world.borrow().commit.number, before, "a read told the service");
