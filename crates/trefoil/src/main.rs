@@ -6,6 +6,7 @@
 //! * [`config`]: settings of running daemons. [`scrub`]: checking what is on the disks.
 //! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
 //! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
+//! * [`trash`]: removed files that are kept for a time.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do,
 //!   asked of each daemon and client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
@@ -33,6 +34,7 @@ mod table;
 mod telemetry;
 mod top;
 mod transfer;
+mod trash;
 mod volume;
 mod watch;
 
@@ -113,6 +115,9 @@ enum Command {
     /// Volumes by NBD, as qemu and others speak it
     #[command(subcommand)]
     Nbd(nbd::NbdCommand),
+    /// Removed files that are kept for a time
+    #[command(subcommand)]
+    Trash(trash::TrashCommand),
     /// Checks what is on the disks, repairs what it can, and names what it cannot
     Scrub(scrub::ScrubArgs),
 }
@@ -236,5 +241,6 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Object(command) => object::run(&cluster, command),
         Command::Volume(command) => volume::run(&cluster, command),
         Command::Nbd(command) => nbd::run(&cluster, command),
+        Command::Trash(command) => trash::run(&cluster, command),
     }
 }

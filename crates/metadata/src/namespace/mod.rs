@@ -19,7 +19,7 @@
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
 //! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
 //! | `s` gfid | `()` | a writer died: the size is to be recovered from the data |
-//! | `b` pool | gfid | hidden root of a pool's named blobs |
+//! | `b` pool | gfid | hidden root of a pool's named blobs; of the volumes; of removed files that are kept ([`protocol::trash`]) |
 //! | `r` session number | `Reply` | an answer kept until the session has it |
 //! | `c` session | `()` | the session has spoken to the service |
 //! | `mformat` | u32 | format version of all records |
@@ -46,6 +46,7 @@ mod retained;
 mod setattr;
 #[cfg(test)]
 mod tests;
+mod trash;
 
 pub use remove::{PurgeEntry, SizeRecovery};
 pub use retained::{Retained, Writer};
@@ -57,6 +58,7 @@ use overlay::{Overlay, corrupt};
 use protocol::namespace::{
     Attr, Caller, Commit, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp,
 };
+use protocol::trash::TRASH;
 use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
@@ -144,6 +146,8 @@ struct Counters {
     purge_from: Gfid,
     /// Files whose size is to be recovered; not stored.
     unsized_files: u64,
+    /// The hidden directory of removed files, if there is one.
+    trash: Option<Gfid>,
 }
 
 /// The tree of files over a store.
@@ -205,6 +209,7 @@ impl<S: Store> Namespace<S> {
                 .and_then(|key| keys::gfid_of(key))
                 .unwrap_or(Gfid::new(u128::MAX)),
             unsized_files: overlay.keys(&[keys::UNSIZED])?.len() as u64,
+            trash: overlay.get(&keys::blob_root(TRASH))?,
         };
         let (last_commit, gone) = (Commit::default(), gone::GoneDirectories::default());
         let mut namespace = Self { overlay, counters, files_stored: files, last_commit, gone };
@@ -606,6 +611,9 @@ impl<S: Store> Namespace<S> {
         let attr = inode.attr(gfid);
         self.overlay.put(keys::of_gfid(keys::NODE, gfid), &Node::Here(inode));
         self.overlay.put(key, &gfid);
+        if pool == TRASH {
+            self.counters.trash = Some(gfid);
+        }
         Ok(Reply::Attr(attr))
     }
 

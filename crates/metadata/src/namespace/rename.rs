@@ -2,9 +2,10 @@
 
 use super::create::{New, new_inode};
 use super::inode::{Found, Inode, Place};
-use super::{Context, Namespace, OpResult, check_name, errno, keys};
+use super::{Context, Namespace, OpResult, check_name, errno, keys, permitted};
 use crate::store::{Store, StoreError};
 use protocol::namespace::{FileKind, RenameMode, Reply};
+use protocol::trash::TRASH_ORIGIN;
 use protocol::{Gfid, PoolId};
 
 /// A directory and a name in it.
@@ -32,7 +33,9 @@ impl<S: Store> Namespace<S> {
         check_name(to.1)?;
         let from_dir = self.directory(from.0)?;
         let to_dir = self.directory(to.0)?;
-        let Some(source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
+        let Some(mut source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
+        let restores = self.is_trash(from.0);
+        permitted(!self.is_trash(to.0) && !(restores && mode != RenameMode::NoReplace))?;
         let target = self.entry(to.0, to.1)?;
         match (mode, &target) {
             (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
@@ -51,6 +54,9 @@ impl<S: Store> Namespace<S> {
         }
         if from.0 != to.0 && source.inode.is_dir() && self.is_within(to.0, source.gfid)? {
             return errno(libc::EINVAL);
+        }
+        if restores {
+            self.drop_xattr(&mut source, TRASH_ORIGIN)?;
         }
         match (mode, target) {
             (RenameMode::Exchange, Some(target)) => {
@@ -99,7 +105,7 @@ impl<S: Store> Namespace<S> {
             }
             entries_gained -= 1;
             subdirs_gained -= i32::from(target.inode.is_dir());
-            self.drop_link(ctx, target)?;
+            self.remove_link(ctx, &to_dir, to.1, target)?;
         }
         self.overlay.delete(keys::of_name(keys::ENTRY, from.0, from.1));
         self.settle(ctx, to, source);

@@ -10,6 +10,7 @@ use protocol::namespace::{
     ACCESSED_MAX, Attr, FileFlags, FileKind, Reply, SECURITY_CAPABILITY, SetAttr, Timestamp,
     XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX,
 };
+use protocol::trash::TRASH_KEEP;
 use std::ops::ControlFlow;
 
 /// Longest name of an extended attribute, in bytes (Linux: XATTR_NAME_MAX).
@@ -139,6 +140,9 @@ impl<S: Store> Namespace<S> {
             return errno(libc::E2BIG);
         }
         let mut found = self.existing(gfid)?;
+        if name == TRASH_KEEP {
+            self.trash_set(ctx, &found, value)?;
+        }
         let exists = self.has_xattr(&found, name)?;
         permitted(found.inode.flags.is_empty())?;
         match (create, exists) {

@@ -22,6 +22,7 @@ mod locking;
 mod names;
 mod perform;
 mod sessions;
+mod trash;
 /// The first term after a start: greater than any before it, unless the clock was set back by more
 /// than the service ran.
 fn first_term(wall: Timestamp) -> u64 {

@@ -109,7 +109,7 @@ impl<S: Store> Service<S> {
     }
 
     /// An operation of the tree alone, but for a lease that is given back with it.
-    fn change(&mut self, now: Duration, request: &Request) -> Result<Reply, StoreError> {
+    pub(super) fn change(&mut self, now: Duration, request: &Request) -> Result<Reply, StoreError> {
         let unlinked: Cell<Option<(Gfid, bool)>> = Cell::new(None);
         let given = if let NamespaceOp::Unlink { gives, .. } = &request.op { *gives } else { None };
         let leases = &self.leases;

@@ -21,6 +21,8 @@ const TURN_EVENTS_MAX: usize = 256;
 const SMALL_CHANGES_MAX: usize = 256;
 /// How often the free space of the disk is looked at.
 const SPACE_EVERY: Duration = Duration::from_secs(1);
+/// Files that leave the trash for good at a time, as often: the turn stays short.
+const TRASH_TURN: usize = 1000;
 
 /// The state of the role, on its worker.
 pub(super) struct Owner {
@@ -196,6 +198,7 @@ impl Owner {
                 if now >= self.space_checked + SPACE_EVERY {
                     self.space_checked = now;
                     self.check_space();
+                    self.service.expire_trash(now, wall_clock(), TRASH_TURN)?;
                 }
                 self.maybe_sync(now)
             }

@@ -8,6 +8,7 @@ mod data;
 mod limits;
 mod names;
 mod space;
+mod trash;
 mod unnamed;
 
 use super::Bench;
@@ -99,6 +100,9 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     }
     if report_wants(report, "acls") {
         report.case("posix", "acls", || acls(bench, rig))?;
+    }
+    if report_wants(report, "trash") {
+        report.case("posix", "trash", || trash::trash(bench, rig))?;
     }
     Ok(())
 }
