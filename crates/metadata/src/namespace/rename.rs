@@ -2,7 +2,7 @@
 
 use super::create::{New, new_inode};
 use super::inode::{Found, Inode, Place};
-use super::{Context, Namespace, OpResult, check_name, errno, keys, permitted};
+use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
 use protocol::namespace::{FileKind, RenameMode, Reply};
 use protocol::trash::TRASH_ORIGIN;
@@ -35,7 +35,9 @@ impl<S: Store> Namespace<S> {
         let to_dir = self.directory(to.0)?;
         let Some(mut source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
         let restores = self.is_trash(from.0);
-        permitted(!self.is_trash(to.0) && !(restores && mode != RenameMode::NoReplace))?;
+        if self.is_trash(to.0) || restores && mode != RenameMode::NoReplace {
+            return errno(libc::EPERM);
+        }
         let target = self.entry(to.0, to.1)?;
         match (mode, &target) {
             (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {

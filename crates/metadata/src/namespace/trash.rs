@@ -15,10 +15,13 @@ use protocol::trash::{TRASH, TRASH_KEEP, TRASH_ORIGIN, TrashEntry, TrashOrigin, 
 use std::ops::ControlFlow;
 
 /// Entries of the trash at which those that would go first do: some 100 MiB of the store.
-pub const TRASH_ENTRIES_MAX: u64 = 1 << 18;
+const TRASH_ENTRIES_MAX: u64 = 1 << 18;
 /// Directories above each other that are looked at for the setting; deeper down it is off. A path of
 /// 4096 bytes has half as many.
 const DEPTH_MAX: usize = 4096;
+
+/// The hidden directory, and the names of entries that are to leave it.
+pub(crate) type Due = (Gfid, Vec<Vec<u8>>);
 
 impl<S: Store> Namespace<S> {
     /// The hidden directory, if the trash was ever on.
@@ -134,12 +137,12 @@ impl<S: Store> Namespace<S> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn trash_due(
+    pub(crate) fn trash_due(
         &self,
         now: i64,
         limit: usize,
         pressed: bool,
-    ) -> Result<Option<(Gfid, Vec<Vec<u8>>)>, StoreError> {
+    ) -> Result<Option<Due>, StoreError> {
         let Some(trash) = self.counters.trash else { return Ok(None) };
         let entries = self.load(trash)?.map_or(0, |root| root.inode.size);
         if entries == 0 {
