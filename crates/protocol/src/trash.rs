@@ -2,8 +2,8 @@
 //!
 //! A removed file is an entry of a hidden directory. Its name there begins with the moment at which
 //! it goes for good, so the listing is in the order in which they go; its origin is an extended
-//! attribute. A directory that was removed is a symbolic link there, to its origin, so that paths of
-//! what was in it can still be told.
+//! attribute. A directory that was removed is a symbolic link there, to its origin, so that paths
+//! of what was in it can still be told.
 
 use crate::ids::{Gfid, PoolId};
 use serde::{Deserialize, Serialize};

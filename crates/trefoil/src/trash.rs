@@ -1,8 +1,8 @@
 //! `trefoil trash enable | disable | ls | restore | empty`: removed files that are kept for a time.
 //!
-//! Paths are those inside the file system: they begin with `/`, whatever a mount shows it as. Who is
-//! not root is shown and may restore files of his own, to directories that their owner, group and
-//! mode let him write.
+//! Paths are those inside the file system: they begin with `/`, whatever a mount shows it as. Who
+//! is not root is shown and may restore files of his own, to directories that their owner, group
+//! and mode let him write.
 
 use crate::error::OperatorError;
 use crate::{Cluster, confirm, output, table};

@@ -16,8 +16,8 @@ use std::ops::ControlFlow;
 
 /// Entries of the trash at which those that would go first do: some 100 MiB of the store.
 const TRASH_ENTRIES_MAX: u64 = 1 << 18;
-/// Directories above each other that are looked at for the setting; deeper down it is off. A path of
-/// 4096 bytes has half as many.
+/// Directories above each other that are looked at for the setting; deeper down it is off. A path
+/// of 4096 bytes has half as many.
 const DEPTH_MAX: usize = 4096;
 
 /// The hidden directory, and the names of entries that are to leave it.
@@ -29,7 +29,7 @@ impl<S: Store> Namespace<S> {
         self.counters.trash == Some(directory)
     }
 
-    /// The setting is switched on or off for a directory: checks it, and makes the hidden directory.
+    /// The setting of a directory is about to be made: checks it, and makes the hidden directory.
     pub(super) fn trash_set(
         &mut self,
         ctx: &Context<'_>,
