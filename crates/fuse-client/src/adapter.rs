@@ -540,8 +540,8 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.do_opendir(gfid(ino), reply);
+    fn opendir(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.do_opendir(gfid(ino), flags, reply);
     }
 
     fn readdir(

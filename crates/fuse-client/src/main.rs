@@ -9,6 +9,7 @@
 //! [`mount::run`] for the life of a mount and [`adapter`] for the requests.
 #![deny(unsafe_code)]
 
+mod access_times;
 mod adapter;
 mod allocator;
 mod cli;

@@ -5,7 +5,7 @@ use crate::adapter::{Adapter, AdapterOptions};
 use crate::error::MountError;
 use crate::invalidate::{Jobs, kernel_pages};
 use crate::options::MountSettings;
-use crate::{daemon, device, mountpoint};
+use crate::{access_times, daemon, device, mountpoint};
 use client::fs::{FileSystem, FsOptions};
 use client::monitors::nobody_listens;
 use client::{Client, ClientConfig, ClientError};
@@ -59,6 +59,7 @@ pub fn run(settings: &MountSettings) -> Result<(), MountError> {
         write_behind_bytes: settings.write_behind_bytes,
         flush_behind: settings.flush_behind,
         identity_of: crate::convert::identity_of,
+        atimes: access_times::rules_of(settings.kernel),
         page_bytes: rustix::param::page_size() as u64,
         ..FsOptions::default()
     };
@@ -185,6 +186,9 @@ fn serve(
     let mounted = mountpoint::mounted_on(dir).map_err(undo)?;
     if let Some(mounted) = &mounted {
         device::set_read_ahead(&mounted.device, settings.read_ahead_kib);
+        let changed = fs.clone();
+        access_times::follow(dir, mounted, move |rules| changed.set_atime_rules(rules))
+            .map_err(undo)?;
     }
     let (sender, events) = channel();
     start_threads(session, sender).map_err(undo)?;

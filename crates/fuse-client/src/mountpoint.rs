@@ -44,6 +44,8 @@ pub struct Mounted {
     pub fs_type: String,
     /// Its source: the monitor's address.
     pub source: String,
+    /// Options of the mount point and of the file system, with commas.
+    pub options: String,
 }
 
 /// The path without links, not looking at its last part: that may be a dead mount.
@@ -93,6 +95,7 @@ fn parse_mountinfo(text: &str) -> Vec<Mounted> {
                 dir: OsString::from_vec(unescaped(left.nth(1)?)).into(),
                 fs_type: right.next()?.to_owned(),
                 source: String::from_utf8_lossy(&unescaped(right.next()?)).into_owned(),
+                options: format!("{},{}", left.next()?, right.next()?),
             })
         })
         .collect()
@@ -286,6 +289,7 @@ mod tests {
         assert_eq!(all[1].dir, Path::new("/mnt/a b"));
         assert_eq!((all[1].device.as_str(), all[1].fs_type.as_str()), ("0:51", FS_TYPE));
         assert_eq!(all[1].source, "127.0.0.1:7000");
+        assert_eq!(all[1].options, "rw,nosuid,rw,user_id=0");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub const REQUEST_BYTES_MIN: u32 = 4096;
 /// and kept for all files has a bound not far above it.
 pub const WRITE_BEHIND_BYTES_MAX: u64 = 64 << 20;
 
-/// When the kernel updates access times.
+/// When access times are updated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AtimeMode {
     /// Not said: relatime for a new mount, and as before when it is mounted anew.
@@ -50,12 +50,11 @@ pub struct KernelOptions {
     pub sync: bool,
     /// Changes of directories are synchronous.
     pub dirsync: bool,
-    /// When access times are updated; they never are, so this only shows in /proc/mounts. So do the
-    /// two that follow.
+    /// When access times are updated.
     pub atime: AtimeMode,
     /// Access times of directories are not updated.
     pub nodiratime: bool,
-    /// Times may reach the disk later.
+    /// Times may reach the disk later: they do, so this only shows in /proc/mounts.
     pub lazytime: bool,
     /// Symbolic links are not followed.
     pub nosymfollow: bool,

@@ -30,6 +30,7 @@ pub mod recovery;
 pub mod rules;
 pub mod scrub;
 pub mod shard;
+pub mod trash;
 
 pub use ids::*;
 pub use kind::Kind;

@@ -26,6 +26,8 @@ pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Takes the place of a pool in [`NamespaceOp::BlobRoot`] for the hidden directory that holds the
 /// volumes of all pools. No pool has this number: they count from 1.
 pub const VOLUMES: PoolId = PoolId::new(u32::MAX);
+/// Most files of one [`NamespaceOp::Accessed`]: 30 KiB of message.
+pub const ACCESSED_MAX: usize = 1024;
 /// Most links of a file.
 pub const LINK_MAX: u32 = 65_000;
 /// A file may grow as far as any.
@@ -501,6 +503,13 @@ pub enum NamespaceOp {
     ReturnNames {
         /// The recall.
         recall: NamesRecall,
+    },
+    /// Files and directories were read then: their access times are no earlier. Those that are gone
+    /// are left alone. It changes no other time, and waits for no lease. At most [`ACCESSED_MAX`].
+    /// Answer: `Done`.
+    Accessed {
+        /// Which, and when.
+        times: Vec<(Gfid, Timestamp)>,
     },
 }
 

@@ -7,6 +7,7 @@
 //! * [`object`]: named objects. [`transfer`]: files and pipes, to and from which they go.
 //! * [`quota`]: limits of directories.
 //! * [`volume`]: disks of virtual machines. [`nbd`]: the server that gives them out.
+//! * [`trash`]: removed files that are kept for a time.
 //! * [`locks`], [`profile`], [`top`]: where threads wait, where time goes and what workers do,
 //!   asked of each daemon and client by [`telemetry`].
 //! * [`history`]: the last requests of a mount.
@@ -35,6 +36,7 @@ mod table;
 mod telemetry;
 mod top;
 mod transfer;
+mod trash;
 mod volume;
 mod watch;
 
@@ -119,6 +121,9 @@ enum Command {
     /// Volumes by NBD, as qemu and others speak it
     #[command(subcommand)]
     Nbd(nbd::NbdCommand),
+    /// Removed files that are kept for a time
+    #[command(subcommand)]
+    Trash(trash::TrashCommand),
     /// Checks what is on the disks, repairs what it can, and names what it cannot
     Scrub(scrub::ScrubArgs),
 }
@@ -243,5 +248,6 @@ fn run(cli: Cli) -> Result<(), OperatorError> {
         Command::Object(command) => object::run(&cluster, command),
         Command::Volume(command) => volume::run(&cluster, command),
         Command::Nbd(command) => nbd::run(&cluster, command),
+        Command::Trash(command) => trash::run(&cluster, command),
     }
 }

@@ -68,6 +68,34 @@ def effects(point, options):
         os.rmdir(f"{point}/d{number}")
 
 
+def is_moved(point, listed=False):
+    """Does the first read of a file, or of a directory, after a change move its access time?"""
+    path = f"{point}/read"
+    os.mkdir(path)
+    with open(f"{path}/file", "w") as file:
+        file.write("something")
+    if listed:
+        os.listdir(path)
+    else:
+        path = f"{path}/file"
+        with open(path) as file:
+            file.read()
+    stat = os.stat(path)
+    os.unlink(f"{point}/read/file")
+    os.rmdir(f"{point}/read")
+    return stat.st_atime_ns > stat.st_mtime_ns
+
+
+def access_times(point, options):
+    """Reads move them by the options; after a remount soon."""
+    end = time.monotonic() + 30
+    expected = ("noatime" not in options, not {"noatime", "nodiratime"} & set(options))
+    while (found := (is_moved(point), is_moved(point, True))) != expected:
+        if time.monotonic() > end:
+            same(f"access times move with {options}", found, expected)
+        time.sleep(0.1)
+
+
 def links(point):
     fails("through a link", errno.ELOOP, os.stat, f"{point}/link")
     same("link", os.readlink(f"{point}/link"), "target")
@@ -111,6 +139,8 @@ def check(address, scratch, point, local):
         effects(point, options.split(","))
         if "nosymfollow" in options.split(","):
             links(point)
+        if "ro" not in options.split(","):
+            access_times(point, options.split(","))
         unmount()
 
     mount("defaults", ",timeout=20")
@@ -118,6 +148,8 @@ def check(address, scratch, point, local):
         must("mount", "-o", f"remount,{options}", point)
         must("mount", "-o", f"remount,{options}", local)
         same(f"flags after remount,{options}", flags(point), flags(local))
+        if "rw" in flags(point)[0] & flags(point)[1]:
+            access_times(point, flags(point)[0])
     with open(f"{point}/held", "w") as file:
         done = run("mount", "-o", "remount,ro", point)
         same("remount,ro of a busy one", (done.returncode != 0, "open for writing" in done.stderr), (True, True))

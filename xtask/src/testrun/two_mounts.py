@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import sys
 import time
 
@@ -612,9 +613,76 @@ def closes(a, b):
         same("again", get(f"{b}/c{number}")[:5], b"again")
 
 
+def times(path):
+    stat = os.stat(path)
+    return stat.st_atime_ns, stat.st_mtime_ns
+
+
+def was_read(path):
+    """Since it was written?"""
+    atime, mtime = times(path)
+    return atime > mtime
+
+
+def soon(what, question, *args):
+    """What another mount is told of at its leisure."""
+    end = time.monotonic() + 60
+    while not question(*args):
+        if time.monotonic() > end:
+            sys.exit(f"{what}: not within a minute")
+        time.sleep(0.2)
+
+
+def fresh(path):
+    put(path, b"some bytes" * 1000)
+    same("nobody has read it", was_read(path), False)
+
+
+def atimes(a, b):
+    """Reads move access times as relatime has it: here at once, there soon."""
+    f = "accessed"
+    for here, there in ((a, b), (b, a), (a, a)):
+        fresh(f"{there}/{f}")
+        get(f"{here}/{f}")
+        same("seen at once by who reads", was_read(f"{here}/{f}"), True)
+        soon("seen by the other", was_read, f"{there}/{f}")
+        before = times(f"{here}/{f}")
+        get(f"{here}/{f}")
+        same("one read is enough", times(f"{here}/{f}"), before)
+    fresh(f"{a}/{f}")
+    fd = os.open(f"{b}/{f}", os.O_RDONLY | os.O_NOATIME)
+    os.read(fd, 100)
+    os.close(fd)
+    same("O_NOATIME", was_read(f"{b}/{f}"), False)
+    with open(f"{b}/{f}", "rb") as file:
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            same("mapped", mapped[:4], b"some")
+    same("a mapping was read", was_read(f"{b}/{f}"), True)
+    f = "set"
+    fresh(f"{a}/{f}")
+    now = time.time_ns()
+    get(f"{a}/{f}")
+    os.utime(f"{a}/{f}", ns=(5, now))
+    same("what is set, here and there", [times(f"{m}/{f}") for m in (a, b)], [(5, now)] * 2)
+    subprocess.run(["touch", "-m", "-d", "@7", f"{a}/{f}"], check=True)
+    same("UTIME_OMIT", times(f"{b}/{f}"), (5, 7 * 10**9))
+    get(f"{b}/{f}")
+    same("older than a day", times(f"{b}/{f}")[0] > now, True)
+    subprocess.run(["touch", "-a", f"{a}/{f}"], check=True)
+    same("UTIME_NOW", times(f"{b}/{f}") > (now, 7 * 10**9 - 1), True)
+    found = subprocess.run(["find", a, "-name", f, "-amin", "-5"], capture_output=True, text=True)
+    same("find -amin", found.stdout, f"{a}/{f}\n")
+    os.mkdir(f"{a}/listed")
+    put(f"{a}/listed/name", b"")
+    same("no one has listed it", was_read(f"{b}/listed"), False)
+    os.listdir(f"{b}/listed")
+    same("listed", was_read(f"{b}/listed"), True)
+    soon("seen by the other", was_read, f"{a}/listed")
+
+
 CHECKS = [
-    data, descriptors, names, acls, appends, small_appends, locks, hold, take, denied, stopped, untold,
-    told, closes, leases, warmed, changed, changed_there,
+    atimes, data, descriptors, names, acls, appends, small_appends, locks, hold, take, denied,
+    stopped, untold, told, closes, leases, warmed, changed, changed_there,
 ]
 
 if __name__ == "__main__":

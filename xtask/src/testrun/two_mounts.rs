@@ -41,7 +41,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
         Ok(())
     })?;
     if let Some(pair) = &pair {
-        let tests: [PairTest; 17] = [
+        let tests: [PairTest; 18] = [
             ("data, sizes and times are seen at once", |bench, rig, pair| {
                 pair.check(bench, rig, "data", 60)
             }),
@@ -52,6 +52,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
                 "what one mount changes is not answered from memory by the other",
                 |bench, rig, pair| pair.check(bench, rig, "leases", 300),
             ),
+            ("reads move access times, here at once and there soon", |bench, rig, pair| {
+                pair.check(bench, rig, "atimes", 300)
+            }),
             ("ACLs count at once", |bench, rig, pair| pair.check(bench, rig, "acls", 60)),
             ("open and mapped files follow", |bench, rig, pair| {
                 pair.check(bench, rig, "descriptors", 60)

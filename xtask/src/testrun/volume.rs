@@ -40,7 +40,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Outcome {
     report
         .case("volume", "the programs are there", || setup::install(&PROGRAMS, &bench.interrupt))?;
     let Some(rig) = Rig::start("volume", bench, report, |spec| spec)? else { return Ok(()) };
-    let tests: [RigTest; 11] = [
+    let tests: [RigTest; 12] = [
         ("create, ls, info, resize, rm, and what they refuse", commands),
         (
             "import and export, from files and pipes, sparse both ways, and half of one leaves nothing",

@@ -738,6 +738,7 @@ impl<B: Backend> LocalFs<B> {
         });
         let names = async || {
             self.flush_each(&self.shared.table.all()).await?;
+            self.tell_atimes().await;
             self.ask(NamespaceOp::Sync, own_caller()).await.map(drop)
         };
         join_all([data, Box::pin(self.vouched(names))])

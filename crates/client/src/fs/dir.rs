@@ -10,7 +10,7 @@ mod cookie;
 use super::errno::{EINVAL, ENOENT, ESTALE, posix};
 use super::lease::unexpected;
 use super::losses::OpenId;
-use super::{Backend, FileSystem, LocalFs, Result, Shared};
+use super::{Backend, FileSystem, LocalFs, Result, Shared, now};
 use crate::error::ClientError;
 use crate::session::Term;
 use cookie::{AFTER_DOT, AFTER_DOTS, BEGIN, Listed, Recent};
@@ -58,6 +58,8 @@ struct Stream {
     is_read: bool,
     /// The directory ends with the batch.
     end: bool,
+    /// Reading it may move its access time.
+    counts: bool,
 }
 
 /// Where the entries at a cursor are.
@@ -74,14 +76,23 @@ enum Place {
 }
 
 impl Stream {
-    fn new(gfid: Gfid) -> Self {
-        let (batch, after, listed) = (Arc::default(), Vec::new(), Arc::default());
-        Self { gfid, batch, after, listed, returned: 0..0, asked: 0, is_read: false, end: false }
+    fn new(gfid: Gfid, counts: bool) -> Self {
+        Self {
+            gfid,
+            batch: Arc::default(),
+            after: Vec::new(),
+            listed: Arc::default(),
+            returned: 0..0,
+            asked: 0,
+            is_read: false,
+            end: false,
+            counts,
+        }
     }
 
     /// The beginning is read anew, as `rewinddir` has it.
     fn rewind(&mut self) {
-        *self = Self::new(self.gfid);
+        *self = Self::new(self.gfid, self.counts);
     }
 
     fn place(&self, cursor: u64) -> Place {
@@ -136,8 +147,8 @@ impl Streams {
         Self { locks: locks.clone(), inner, recent }
     }
 
-    pub(super) fn open(&self, gfid: Gfid, handle: OpenId) {
-        let stream = ContentionMutex::new(&self.locks, "fs directory", Stream::new(gfid));
+    pub(super) fn open(&self, gfid: Gfid, handle: OpenId, counts: bool) {
+        let stream = ContentionMutex::new(&self.locks, "fs directory", Stream::new(gfid, counts));
         self.inner.lock().insert(handle, Arc::new(stream));
     }
 
@@ -173,8 +184,9 @@ impl Streams {
 
 impl FileSystem {
     /// Opens a directory; the handle is for `readdir` and `closedir`. Never blocks.
-    pub fn opendir(&self, gfid: Gfid) -> OpenId {
-        self.shared.opendir(gfid)
+    /// `counts`: reading it moves its access time, if the rule of the mount has it so.
+    pub fn opendir(&self, gfid: Gfid, counts: bool) -> OpenId {
+        self.shared.opendir(gfid, counts)
     }
 
     /// Closes it. Never blocks.
@@ -189,10 +201,19 @@ impl FileSystem {
 }
 
 impl Shared {
-    pub(super) fn opendir(&self, gfid: Gfid) -> OpenId {
+    pub(super) fn opendir(&self, gfid: Gfid, counts: bool) -> OpenId {
         let handle = self.told.open_id();
-        self.dirs.open(gfid, handle);
+        self.dirs.open(gfid, handle, counts);
         handle
+    }
+
+    /// A directory with these attributes is read from its beginning.
+    fn dir_accessed(&self, stream: &ContentionMutex<Stream>, attr: &Attr) {
+        let (rule, now) = (self.atimes.rules().directories, now());
+        let times = (attr.atime, attr.mtime, attr.ctime);
+        if rule.moves(times, now) && stream.lock().counts {
+            self.atimes.read(attr.gfid, rule, times, now);
+        }
     }
 
     pub(super) fn readdir_known(
@@ -206,7 +227,9 @@ impl Shared {
         let gfid = stream.lock().gfid;
         let mut page = Vec::new();
         if cursor == BEGIN {
-            page.push(dot(b".", AFTER_DOT, self.attr_known(term, gfid)?));
+            let attr = self.attr_known(term, gfid)?;
+            self.dir_accessed(&stream, &attr);
+            page.push(dot(b".", AFTER_DOT, attr));
             stream.lock().rewind();
         }
         if cursor <= AFTER_DOT {
@@ -312,7 +335,9 @@ impl<B: Backend> LocalFs<B> {
         let gfid = stream.lock().gfid;
         let mut page = Vec::new();
         if cursor == BEGIN {
-            page.push(dot(b".", AFTER_DOT, self.getattr(gfid, caller).await?));
+            let attr = self.getattr(gfid, caller).await?;
+            self.shared.dir_accessed(&stream, &attr);
+            page.push(dot(b".", AFTER_DOT, attr));
             stream.lock().rewind();
         }
         if cursor <= AFTER_DOT {
@@ -431,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_stream_goes_on_after_any_of_its_names() {
-        let mut stream = Stream::new(Gfid::ROOT);
+        let mut stream = Stream::new(Gfid::ROOT, true);
         assert_eq!(stream.place(BEGIN), Place::Fetch(vec![]));
         stream.fetched(vec![], (vec![entry("a"), entry("b")], 0), false);
         assert_eq!(
@@ -451,7 +476,7 @@ mod tests {
 
     #[test]
     fn an_empty_directory_ends_at_once() {
-        let mut stream = Stream::new(Gfid::ROOT);
+        let mut stream = Stream::new(Gfid::ROOT, true);
         stream.fetched(vec![], (vec![], 0), true);
         assert_eq!((stream.place(BEGIN), stream.place(AFTER_DOTS)), (Place::End, Place::End));
     }

@@ -49,6 +49,8 @@ impl Durable {
             NamespaceOp::Sync => Kind::Sync,
             NamespaceOp::SetAttr { sync: true, .. } => Kind::SyncedChange,
             op if op.is_question() => Kind::Question,
+            // No fsync vouches for access times.
+            NamespaceOp::Accessed { .. } => Kind::Question,
             _ => Kind::Change,
         };
         self.see(term);

@@ -20,7 +20,7 @@ use crate::session::{Answered, Term};
 use messenger::sync::{ContentionMutex, LockTable};
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr,
+    Attr, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, RenameMode, Reply, SetAttr, Timestamp,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -115,6 +115,8 @@ enum Topic {
     Entries { dir: Gfid, begins: bool },
     /// Where a directory lies.
     Parent(Gfid),
+    /// Files were read.
+    Accessed(Vec<(Gfid, Timestamp)>),
     /// Nothing of interest.
     Other,
 }
@@ -133,9 +135,12 @@ impl Topic {
         let (first, second) = match self {
             Self::Made(place, _) | Self::Removed(place) => (Some(place), None),
             Self::Moved { from, to, .. } => (Some(from), Some(to)),
-            Self::Lookup(_) | Self::File | Self::Entries { .. } | Self::Parent(_) | Self::Other => {
-                (None, None)
-            }
+            Self::Lookup(_)
+            | Self::File
+            | Self::Entries { .. }
+            | Self::Parent(_)
+            | Self::Accessed(_)
+            | Self::Other => (None, None),
         };
         first.into_iter().chain(second)
     }
@@ -245,7 +250,9 @@ impl Question<'_> {
         let changes = std::mem::take(&mut self.changes);
         inner.release(&changes, &self.topic);
         let is_covered = term.holds || answer.as_ref().is_ok_and(|answered| answered.covered);
-        if term.number == self.term && inner.is_true_in(term) && is_covered {
+        if let (Ok(_), Topic::Accessed(times)) = (answer, &self.topic) {
+            inner.accessed(times);
+        } else if term.number == self.term && inner.is_true_in(term) && is_covered {
             inner.learn(&self.topic, self.asked, answer);
         }
         inner.mark(&changes);
@@ -391,6 +398,11 @@ impl Inner {
             NamespaceOp::ReadDir { gfid, after, .. } => {
                 Topic::Entries { dir: *gfid, begins: after.is_empty() }
             }
+            NamespaceOp::Accessed { times } => {
+                // Only the access time changes, and how is known: the rest stays so.
+                changes.extend(times.iter().map(|(gfid, _)| slot_of(*gfid)));
+                Topic::Accessed(times.clone())
+            }
             NamespaceOp::Close { .. }
             | NamespaceOp::ReturnNames { .. }
             | NamespaceOp::Reclaim { .. }
@@ -506,6 +518,15 @@ impl Inner {
         }
         if self.count > KNOWN_MAX {
             self.forget_all();
+        }
+    }
+
+    /// The service knows that these were read.
+    fn accessed(&mut self, times: &[(Gfid, Timestamp)]) {
+        for (gfid, time) in times {
+            if let Some(attr) = self.attrs.get_mut(gfid) {
+                attr.atime = attr.atime.max(*time);
+            }
         }
     }
 

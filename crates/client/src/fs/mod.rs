@@ -30,12 +30,14 @@
 //!   leases on, and lets no cache above it keep names and attributes.
 //! * `fcntl` locks hold over all mounts; they go with their session. `flock` is the kernel's,
 //!   within a mount.
-//! * A mount does not keep access times; atime changes only when it is set.
+//! * A read moves the access time by the rule of the mount ([`FsOptions::atimes`]); the service is
+//!   told of many at a time: `atimes`.
 //! * POSIX ACLs are the service's, and the kernel goes by them; those of NFSv4 are refused.
 //!
 //! Start reading at [`inode`], then `lease` (getting in and giving back), `expiry`, `data`,
 //! `names`, `dir`.
 
+mod atimes;
 mod backend;
 mod creating;
 mod data;
@@ -59,6 +61,7 @@ mod told;
 mod usage;
 
 pub use crate::objecter::Sought;
+pub use atimes::{AtimeRule, AtimeRules};
 pub use backend::{Backend, Cluster, Result};
 pub use data::{AllocateMode, OpenMode, WriteMode, WrittenBy};
 pub use dir::{DirItem, DirPage};
@@ -162,6 +165,8 @@ pub struct FsOptions {
     /// cache names as long as it is the only one. What stays within a hidden directory of its own
     /// need not count, and disturbs no mount. Default true.
     pub is_mount: bool,
+    /// Which reads move an access time. Default: none.
+    pub atimes: AtimeRules,
 }
 
 /// Closes under way at which further ones wait for their files: many times what hides a round trip,
@@ -181,6 +186,7 @@ impl Default for FsOptions {
             identity_of: |_| None,
             page_bytes: 4096,
             is_mount: true,
+            atimes: AtimeRules::default(),
         }
     }
 }
@@ -204,11 +210,13 @@ struct Shared {
     known: known::Known,
     durable: durable::Durable,
     told: told::Told,
+    atimes: atimes::Atimes,
 }
 
 impl Shared {
     fn new(options: FsOptions, kernel: Arc<dyn KernelCache>, locks: &LockTable) -> Self {
         Self {
+            atimes: atimes::Atimes::new(locks, options.atimes),
             options,
             kernel,
             table: table::Table::new(locks),
@@ -240,7 +248,7 @@ impl Shared {
 
     /// Attributes after a change, if that need not be told the service at once.
     fn keep_setattr(&self, term: Term, gfid: Gfid, set: &SetAttr, now: Timestamp) -> Option<Attr> {
-        if !term.holds {
+        if !term.holds || set.atime.is_some() && self.atimes.is_untold(gfid) {
             return None;
         }
         let asked = self.stamp.load(Relaxed);
@@ -252,7 +260,10 @@ impl Shared {
                 state.set_ids().flags().is_empty()
                     && state.keep_change(set, (&mut attr, asked), now, keep)
             })
-            .then_some(attr)
+            .then(|| {
+                self.atimes.put_into(&mut attr);
+                attr
+            })
     }
 
     /// Is there nothing that the close of a handle has to wait for, or to say?
@@ -269,9 +280,11 @@ impl Shared {
     /// Attributes of the service with what only this mount knows; `asked` is the stamp from before
     /// it was asked.
     fn merged(&self, mut attr: Attr, asked: u64) -> Attr {
+        self.atimes.put_into(&mut attr);
         if let Some(inode) = self.table.get(attr.gfid) {
             inode.with(|state| state.merge(&mut attr, asked));
         }
+        self.atimes.put_into(&mut attr);
         attr
     }
 }
@@ -354,6 +367,11 @@ impl FileSystem {
         Fut: Future<Output = ()> + 'static,
     {
         self.spawn_until(None, gfid, 0, f);
+    }
+
+    /// Reads move access times by these rules from now on.
+    pub fn set_atime_rules(&self, rules: AtimeRules) {
+        self.shared.atimes.set_rules(rules);
     }
 
     /// How long this surely stays the only mount: names and attributes may be cached as long.

@@ -135,6 +135,9 @@ impl<B: Backend> LocalFs<B> {
     ) -> Result<Attr> {
         let writer = writer.into();
         let caller = writer.caller;
+        if set.atime.is_some() {
+            self.shared.atimes.forget(gfid).await;
+        }
         if let Some(size) = set.size {
             return self.truncate(gfid, set, size, writer).await;
         }

@@ -1,5 +1,6 @@
-//! What happens to files without anyone asking: attributes go to the service every second, cached
-//! leases beyond the bound go back, leases and locks are claimed again after a restart of the
+//! What happens to files without anyone asking: attributes go to the service every second, access
+//! times at leisure, cached leases beyond the bound go back, leases and locks are claimed again
+//! after a restart of the
 //! service and dropped when the session dies.
 
 use super::data::FLUSHES_AT_ONCE;
@@ -24,6 +25,10 @@ const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
 impl<B: Backend> LocalFs<B> {
     /// One round.
     pub(super) async fn sweep(&self) {
+        if self.shared.atimes.sweep_passes() {
+            let fs = self.aside();
+            self.backend.spawn(async move { fs.tell_atimes().await });
+        }
         let (mut due, mut idle, mut cached) = (Vec::new(), Vec::new(), Vec::new());
         for inode in self.shared.table.all() {
             let (is_due, is_idle, is_behind, since) = inode.with(|state| {

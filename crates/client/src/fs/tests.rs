@@ -1,5 +1,6 @@
 //! Two mounts of one modelled cluster, against a plain byte vector.
 
+mod accessing;
 mod behind;
 mod gather;
 mod power;
@@ -105,6 +106,8 @@ struct World {
     rooms: u32,
     /// What the mounts said to hold after restarts.
     reclaimed: Vec<Held>,
+    /// Of how many files each request told an access time.
+    accessed: Vec<usize>,
 }
 
 fn root() -> Attr {
@@ -239,6 +242,7 @@ impl Model {
                 );
                 stored.attr.size = size;
             }
+            stored.attr.atime = set.atime.unwrap_or(stored.attr.atime);
             stored.attr.mtime = set.mtime.unwrap_or(stored.attr.mtime);
             stored.attr.mode = set.mode.unwrap_or(stored.attr.mode);
             stored.attr.footprint = set.footprint.unwrap_or(stored.attr.footprint);
@@ -351,6 +355,13 @@ impl Model {
                     .names
                     .remove(&name)
                     .ok_or(ClientError::Posix(errno::ENOENT))?;
+                Ok(Reply::Done)
+            }
+            NamespaceOp::Accessed { times } => {
+                self.world.borrow_mut().accessed.push(times.len());
+                for (gfid, time) in times {
+                    self.with(gfid, |stored| stored.attr.atime = stored.attr.atime.max(time))?;
+                }
                 Ok(Reply::Done)
             }
             NamespaceOp::Parent { .. } => Ok(Reply::Attr(root())),
@@ -879,7 +890,7 @@ fn the_only_mount_asks_once_for_a_directorys_names() {
         let gfid = create(&fs, name);
         block_on(fs.release(gfid)).expect("closed");
     }
-    let handle = fs.shared.opendir(Gfid::ROOT);
+    let handle = fs.shared.opendir(Gfid::ROOT, true);
     let read = |cursor, limit| {
         let page = block_on(fs.readdir(handle, cursor, limit, at(3))).expect("read");
         page.into_iter()
@@ -891,7 +902,7 @@ fn the_only_mount_asks_once_for_a_directorys_names() {
     assert_eq!((names, read(all[3].0, 9)), (vec![".", "..", "a", "b"], vec![]));
     assert_eq!(world.borrow().listings, 1);
     let term = fs.backend.term();
-    let handle = fs.shared.opendir(Gfid::ROOT);
+    let handle = fs.shared.opendir(Gfid::ROOT, true);
     let known = |cursor, limit| {
         let page = fs.shared.readdir_known(term, handle, cursor, limit)?;
         Some(
@@ -904,7 +915,7 @@ fn the_only_mount_asks_once_for_a_directorys_names() {
     assert_eq!((known(all[2].0, 1), known(all[3].0, 1)), (Some(all[3..].to_vec()), Some(vec![])));
     world.borrow_mut().alone = false;
     let term = fs.backend.term();
-    let handle = fs.shared.opendir(Gfid::ROOT);
+    let handle = fs.shared.opendir(Gfid::ROOT, true);
     assert!(fs.shared.readdir_known(term, handle, 0, 1).is_none());
 }
 

@@ -32,6 +32,11 @@ pub(super) fn is_mappable(flags: OpenFlags) -> bool {
     flags.acc_mode() == OpenAccMode::O_RDWR
 }
 
+/// May reading by a handle with these flags move the access time?
+pub(super) fn moves_atime(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_NOATIME == 0
+}
+
 fn writes(flags: OpenFlags) -> bool {
     flags.acc_mode() != OpenAccMode::O_RDONLY
 }
@@ -95,6 +100,9 @@ impl Adapter {
                 let cached = fs.open(file, mode, caller).await?;
                 if is_mappable(flags) {
                     fs.may_be_mapped(file);
+                }
+                if cached && moves_atime(flags) && flags.acc_mode() == OpenAccMode::O_RDONLY {
+                    fs.opened_to_read(file, caller.now).await;
                 }
                 Ok(cached)
             },
@@ -205,6 +213,9 @@ impl Adapter {
                     Err(ClientError::TimedOut(_)) => drop(reading),
                     _ => reading.answered(),
                 }
+                if read.is_ok() && moves_atime(flags) {
+                    fs.accessed(file, caller.now);
+                }
                 read
             },
             |reply, data| reply.data(&data),
@@ -314,7 +325,11 @@ impl Adapter {
             RequestKind::Copy,
             to,
             reply,
-            move |fs| async move { fs.copy(from, to, len.min(COPY_BYTES_MAX), writer).await },
+            move |fs| async move {
+                let copied = fs.copy(from, to, len.min(COPY_BYTES_MAX), writer).await?;
+                fs.accessed(from.0, writer.caller.now);
+                Ok(copied)
+            },
             |reply, copied| reply.written(copied as u32),
         );
     }

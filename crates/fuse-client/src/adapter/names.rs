@@ -1,6 +1,7 @@
 //! Requests about names, attributes and directories.
 
 use super::callers::is_administrator;
+use super::content::moves_atime;
 use super::handles::{file_handle, open_id};
 use super::times::RequestKind;
 use super::{Adapter, GENERATION, Refuse};
@@ -11,7 +12,7 @@ use crate::mountpoint::{ALIVE, WAITING};
 use client::ClientError;
 use client::fs::{DirPage, LocalFs, OpenId, Permissions, is_quota_xattr};
 use fuser::{
-    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, RenameFlags, ReplyAttr, ReplyData,
+    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, OpenFlags, RenameFlags, ReplyAttr, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyStatx,
     ReplyXattr, Request, TimeOrNow,
 };
@@ -291,9 +292,9 @@ impl Adapter {
         });
     }
 
-    pub(super) fn do_opendir(&self, dir: Gfid, reply: ReplyOpen) {
+    pub(super) fn do_opendir(&self, dir: Gfid, flags: OpenFlags, reply: ReplyOpen) {
         let began = self.times.of(RequestKind::OpenDir).begin();
-        let handle = file_handle(self.fs.opendir(dir), false);
+        let handle = file_handle(self.fs.opendir(dir, moves_atime(flags)), false);
         self.answer_here(RequestKind::OpenDir, dir, began, || {
             reply.opened(handle, FopenFlags::empty())
         });

@@ -237,6 +237,18 @@ impl NameLeases {
         if gfids.is_empty() {
             return true;
         }
+        self.outdate(now, session, gfids);
+        // Rule: NamesWait.
+        let ready = !self.rules.wait || self.is_free(now, session, gfids);
+        if !ready {
+            self.waiters.push(Waiter { ticket, session, gfids: gfids.to_vec() });
+        }
+        ready
+    }
+
+    /// The session changes what others may learn of later: they are asked for their leases on
+    /// these, and nobody waits for their answers.
+    pub fn outdate(&mut self, now: Duration, session: SessionId, gfids: &[Gfid]) {
         for (&other, entry) in &mut self.sessions {
             if other == session {
                 continue;
@@ -253,12 +265,6 @@ impl NameLeases {
                 self.actions.push_back(NamesAction::Recall(other, recall));
             }
         }
-        // Rule: NamesWait.
-        let ready = !self.rules.wait || self.is_free(now, session, gfids);
-        if !ready {
-            self.waiters.push(Waiter { ticket, session, gfids: gfids.to_vec() });
-        }
-        ready
     }
 
     fn is_free(&self, now: Duration, session: SessionId, gfids: &[Gfid]) -> bool {

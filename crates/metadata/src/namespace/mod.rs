@@ -19,7 +19,7 @@
 //! | `p` gfid | `Purge` | nobody can reach the file: its objects are to be deleted |
 //! | `w` gfid | session, `u64` | holds the file's write lease, with this fencing token |
 //! | `s` gfid | `()` | a writer died: the size is to be recovered from the data |
-//! | `b` pool | gfid | hidden root of a pool's named blobs |
+//! | `b` pool | gfid | hidden root of a pool's named blobs; of the volumes; of removed files that are kept ([`protocol::trash`]) |
 //! | `r` session number | `Reply` | an answer kept until the session has it |
 //! | `q` number | `Realm` | a directory's quota, and what counts for it |
 //! | `g` number gfid | name | entries of the directory behind this one are to be counted for that quota |
@@ -50,6 +50,7 @@ mod retained;
 mod setattr;
 #[cfg(test)]
 mod tests;
+mod trash;
 
 pub use remove::{PurgeEntry, SizeRecovery};
 pub use retained::{Retained, Writer};
@@ -61,6 +62,7 @@ use overlay::{Overlay, corrupt};
 use protocol::namespace::{
     Attr, Caller, Commit, DirEntry, FileKind, NAME_BYTES_MAX, NamespaceOp, Reply, Timestamp,
 };
+use protocol::trash::TRASH;
 use protocol::{ClusterId, Gfid, PoolId};
 use std::ops::ControlFlow;
 
@@ -150,6 +152,8 @@ struct Counters {
     purge_from: Gfid,
     /// Files whose size is to be recovered; not stored.
     unsized_files: u64,
+    /// The hidden directory of removed files, if there is one.
+    trash: Option<Gfid>,
 }
 
 /// The tree of files over a store.
@@ -214,6 +218,7 @@ impl<S: Store> Namespace<S> {
                 .and_then(|key| keys::gfid_of(key))
                 .unwrap_or(Gfid::new(u128::MAX)),
             unsized_files: overlay.keys(&[keys::UNSIZED])?.len() as u64,
+            trash: overlay.get(&keys::blob_root(TRASH))?,
         };
         let (last_commit, gone) = (Commit::default(), gone::GoneDirectories::default());
         let quotas = quota::Quotas::default();
@@ -388,6 +393,7 @@ impl<S: Store> Namespace<S> {
             NamespaceOp::RemoveXattr { gfid, name } => self.remove_xattr(ctx, *gfid, name),
             NamespaceOp::StatFs => Ok(Reply::Count(self.counters.files)),
             NamespaceOp::BlobRoot { pool } => self.blob_root(ctx, *pool),
+            NamespaceOp::Accessed { times } => self.accessed(times),
             NamespaceOp::Open { .. }
             | NamespaceOp::Close { .. }
             | NamespaceOp::ReturnLease { .. }
@@ -633,6 +639,9 @@ impl<S: Store> Namespace<S> {
         let attr = inode.attr(gfid);
         self.overlay.put(keys::of_gfid(keys::NODE, gfid), &Node::Here(inode));
         self.overlay.put(key, &gfid);
+        if pool == TRASH {
+            self.counters.trash = Some(gfid);
+        }
         Ok(Reply::Attr(attr))
     }
 

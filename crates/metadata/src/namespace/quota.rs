@@ -447,6 +447,26 @@ impl<S: Store> Namespace<S> {
         }
     }
 
+    /// A file comes back from the trash into a directory, and is to be saved: it counts for the realm
+    /// of that from now on, whatever it counted for. EDQUOT if it does not fit.
+    pub(super) fn readmit(&mut self, dir: &Found, found: &mut Found) -> OpResult<()> {
+        let realm = self.quotas.live(dir.inode.realm);
+        if self.quotas.live(found.inode.realm) == realm {
+            return Ok(());
+        }
+        if realm == 0 {
+            self.quotas.leave(&found.inode);
+            found.inode.realm = 0;
+            return Ok(());
+        }
+        let fits = self.quotas.room(realm).is_none_or(|room| u128::from(found.inode.size) <= room);
+        if !fits || !self.quotas.takes_file(realm) {
+            return errno(libc::EDQUOT);
+        }
+        self.carry(found, realm);
+        Ok(())
+    }
+
     /// What is in a directory of this realm counts for it, if it still counts for what is around.
     /// Saves it if so.
     pub(super) fn adopt(&mut self, number: u32, found: &mut Found) {

@@ -57,7 +57,7 @@ impl<S: Store> Namespace<S> {
         }
         dir.gives(&found)?;
         self.overlay.delete(keys::of_name(keys::ENTRY, parent, name));
-        self.drop_link(ctx, found)?;
+        self.remove_link(ctx, &dir, name, found)?;
         self.touch_dir(dir, ctx.now(), -1, 0);
         Ok(Reply::Done)
     }
@@ -78,6 +78,7 @@ impl<S: Store> Namespace<S> {
         if found.inode.size > 0 {
             return errno(libc::ENOTEMPTY);
         }
+        self.remember_dir(ctx, &dir, name, &found)?;
         self.overlay.delete(keys::of_name(keys::ENTRY, parent, name));
         self.drop_link(ctx, found)?;
         self.touch_dir(dir, ctx.now(), -1, -1);

@@ -5,6 +5,7 @@ use super::inode::{Found, Inode, Place};
 use super::{Context, Namespace, OpResult, check_name, errno, keys};
 use crate::store::{Store, StoreError};
 use protocol::namespace::{FileKind, RenameMode, Reply};
+use protocol::trash::TRASH_ORIGIN;
 use protocol::{Gfid, PoolId};
 
 /// A directory and a name in it.
@@ -35,6 +36,10 @@ impl<S: Store> Namespace<S> {
         let from_dir = self.directory(from.0)?;
         let to_dir = self.directory(to.0)?;
         let Some(mut source) = self.entry(from.0, from.1)? else { return errno(libc::ENOENT) };
+        let restores = self.is_trash(from.0);
+        if self.is_trash(to.0) || restores && mode != RenameMode::NoReplace {
+            return errno(libc::EPERM);
+        }
         let mut target = self.entry(to.0, to.1)?;
         match (mode, &target) {
             (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
@@ -54,8 +59,13 @@ impl<S: Store> Namespace<S> {
         if from.0 != to.0 && source.inode.is_dir() && self.is_within(to.0, source.gfid)? {
             return errno(libc::EINVAL);
         }
-        self.same_realm(from_dir.inode.realm, to_dir.inode.realm)?;
-        self.adopt_child(&from_dir, &mut source);
+        if restores {
+            self.drop_xattr(&mut source, TRASH_ORIGIN)?;
+            self.readmit(&to_dir, &mut source)?;
+        } else {
+            self.same_realm(from_dir.inode.realm, to_dir.inode.realm)?;
+            self.adopt_child(&from_dir, &mut source);
+        }
         if let Some(target) = &mut target {
             self.adopt_child(&to_dir, target);
         }
@@ -108,7 +118,7 @@ impl<S: Store> Namespace<S> {
             }
             entries_gained -= 1;
             subdirs_gained -= i32::from(target.inode.is_dir());
-            self.drop_link(ctx, target)?;
+            self.remove_link(ctx, &to_dir, to.1, target)?;
         }
         self.overlay.delete(keys::of_name(keys::ENTRY, from.0, from.1));
         self.settle(ctx, to, source);

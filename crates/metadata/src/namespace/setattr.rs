@@ -7,9 +7,10 @@ use crate::acl::AclKind;
 use crate::store::Store;
 use protocol::Gfid;
 use protocol::namespace::{
-    Attr, FileFlags, FileKind, Reply, SECURITY_CAPABILITY, SetAttr, Timestamp, XATTR_BYTES_MAX,
-    XATTR_LIST_BYTES_MAX,
+    ACCESSED_MAX, Attr, FileFlags, FileKind, Reply, SECURITY_CAPABILITY, SetAttr, Timestamp,
+    XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX,
 };
+use protocol::trash::TRASH_KEEP;
 use std::ops::ControlFlow;
 
 /// Longest name of an extended attribute, in bytes (Linux: XATTR_NAME_MAX).
@@ -47,11 +48,7 @@ impl<S: Store> Namespace<S> {
             inode.size = size;
             inode.mtime = now;
         }
-        if [set.atime, set.mtime, set.ctime]
-            .iter()
-            .flatten()
-            .any(|time| time.nanos >= 1_000_000_000)
-        {
+        if ![set.atime, set.mtime, set.ctime].iter().flatten().all(is_valid) {
             return errno(libc::EINVAL);
         }
         if let (Some(footprint), FileKind::Regular) = (set.footprint, inode.kind) {
@@ -80,6 +77,21 @@ impl<S: Store> Namespace<S> {
         }
         self.save(found);
         Ok(attr)
+    }
+
+    /// Files were read: see [`NamespaceOp::Accessed`](protocol::namespace::NamespaceOp::Accessed).
+    pub(super) fn accessed(&mut self, times: &[(Gfid, Timestamp)]) -> OpResult<Reply> {
+        if times.len() > ACCESSED_MAX || times.iter().any(|(_, time)| !is_valid(time)) {
+            return errno(libc::EINVAL);
+        }
+        for (gfid, time) in times {
+            let Some(mut found) = self.load(*gfid)? else { continue };
+            if found.inode.atime < *time {
+                found.inode.atime = *time;
+                self.save(found);
+            }
+        }
+        Ok(Reply::Done)
     }
 
     /// Sets the flags. Who may is the kernel's to decide, as with all permissions: it asks for
@@ -131,6 +143,9 @@ impl<S: Store> Namespace<S> {
             return errno(libc::E2BIG);
         }
         let mut found = self.existing(gfid)?;
+        if name == TRASH_KEEP {
+            self.trash_set(ctx, &found, value)?;
+        }
         let exists = self.has_xattr(&found, name)?;
         permitted(found.inode.flags.is_empty())?;
         match (create, exists) {
@@ -232,6 +247,10 @@ fn may_set(inode: &Inode, set: &SetAttr, now: Timestamp) -> OpResult<()> {
     // What was appended is told with it.
     let is_cut = set.size.is_some_and(|size| size < inode.size);
     permitted(!inode.flags.append_only || (!rights && !is_cut && times.all(|time| time == now)))
+}
+
+fn is_valid(time: &Timestamp) -> bool {
+    time.nanos < 1_000_000_000
 }
 
 /// The next time that there is.

@@ -738,3 +738,22 @@ fn flags_hold_on_every_path() {
     assert_eq!(by(&mut ns, 0, &unlink(b"f")), Reply::Done);
     assert_eq!(ns.verify().expect("store works"), Vec::<String>::new());
 }
+
+#[test]
+fn an_access_moves_the_access_time_alone_and_never_back() {
+    let mut ns = fresh();
+    let file = made(&mut ns, &create(Gfid::ROOT, b"f", FileKind::Regular));
+    let read = |time: Timestamp| NamespaceOp::Accessed { times: vec![(file.gfid, time)] };
+    for (time, expected) in [(at(50), at(50)), (at(40), at(50)), (at(60), at(60))] {
+        assert_eq!(run(&mut ns, &read(time)), Reply::Done);
+        let now = made(&mut ns, &NamespaceOp::GetAttr { gfid: file.gfid });
+        assert_eq!(now, Attr { atime: expected, ..file });
+    }
+    let gone = vec![(Gfid::of_inode(1 << 40), at(9))];
+    assert_eq!(run(&mut ns, &NamespaceOp::Accessed { times: gone }), Reply::Done);
+    let wrong = Timestamp { secs: 1, nanos: 1_000_000_000 };
+    assert_eq!(run(&mut ns, &read(wrong)), Reply::Errno(libc::EINVAL));
+    let many = vec![(file.gfid, at(70)); protocol::namespace::ACCESSED_MAX + 1];
+    assert_eq!(run(&mut ns, &NamespaceOp::Accessed { times: many }), Reply::Errno(libc::EINVAL));
+    assert_eq!(made(&mut ns, &NamespaceOp::GetAttr { gfid: file.gfid }).atime, at(60));
+}

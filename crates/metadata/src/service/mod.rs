@@ -23,6 +23,7 @@ mod names;
 mod perform;
 mod room;
 mod sessions;
+mod trash;
 /// The first term after a start: greater than any before it, unless the clock was set back by more
 /// than the service ran.
 fn first_term(wall: Timestamp) -> u64 {

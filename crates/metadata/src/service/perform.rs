@@ -70,6 +70,14 @@ impl<S: Store> Service<S> {
                 reply
             }
             NamespaceOp::ReadDir { .. } => self.list(&request)?,
+            NamespaceOp::Accessed { times } => {
+                let reply = self.change(now, &request)?;
+                if reply == Reply::Done && self.names.concern_others(session) {
+                    let read: Vec<Gfid> = times.iter().map(|(gfid, _)| *gfid).collect();
+                    self.names.outdate(now, session, &read);
+                }
+                reply
+            }
             NamespaceOp::SetAttr { gfid, set, .. } if self.refuses_length(*gfid, set)? => {
                 Reply::Errno(libc::EDQUOT)
             }
@@ -108,7 +116,7 @@ impl<S: Store> Service<S> {
     }
 
     /// An operation of the tree alone, but for a lease that is given back with it.
-    fn change(&mut self, now: Duration, request: &Request) -> Result<Reply, StoreError> {
+    pub(super) fn change(&mut self, now: Duration, request: &Request) -> Result<Reply, StoreError> {
         let unlinked: Cell<Option<(Gfid, bool)>> = Cell::new(None);
         let given = if let NamespaceOp::Unlink { gives, .. } = &request.op { *gives } else { None };
         let leases = &self.leases;

@@ -23,6 +23,8 @@ const COUNTED_MAX: usize = 1024;
 const SMALL_CHANGES_MAX: usize = 256;
 /// How often the free space of the disk is looked at.
 const SPACE_EVERY: Duration = Duration::from_secs(1);
+/// Files that leave the trash for good at a time, as often: the turn stays short.
+const TRASH_TURN: usize = 1000;
 
 /// The state of the role, on its worker.
 pub(super) struct Owner {
@@ -208,6 +210,7 @@ impl Owner {
                 if now >= self.space_checked + SPACE_EVERY {
                     self.space_checked = now;
                     self.check_space();
+                    self.service.expire_trash(now, wall_clock(), TRASH_TURN)?;
                 }
                 self.maybe_sync(now)
             }

@@ -9,6 +9,7 @@ mod limits;
 mod names;
 mod quotas;
 mod space;
+mod trash;
 mod unnamed;
 
 use super::Bench;
@@ -103,6 +104,9 @@ pub fn run(bench: &Bench, rig: &Rig, report: &mut Report) -> Outcome {
     }
     if report_wants(report, "quotas") {
         report.case("posix", "quotas", || quotas::quotas(bench, rig))?;
+    }
+    if report_wants(report, "trash") {
+        report.case("posix", "trash", || trash::trash(bench, rig))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Contract: part of the pure machine. While `dirty`, the times here are the truth, and what a user
 //! has changed; the size is while a lease is held.
 
+use super::super::atimes::Times;
 use super::super::rights::SetIds;
 use super::following::Following;
 use super::kept::Kept;
@@ -65,6 +66,8 @@ pub enum Sent {
 pub(super) struct Attributes {
     mtime: Timestamp,
     ctime: Timestamp,
+    /// As it was when the service told it last, or later.
+    atime: Timestamp,
     /// The modification time is that of a write of this mount's, and not one that a program has set
     /// or the service told.
     is_time_of_write: bool,
@@ -164,6 +167,11 @@ impl InodeState {
     /// `flush_done`) from before the service was asked: an answer older than our last flush does
     /// not know what it brought.
     pub fn merge(&mut self, attr: &mut Attr, asked: u64) {
+        // Others may set these without a recall.
+        self.attrs.atime = attr.atime;
+        if self.lease() == Some(LeaseMode::Read) && !self.attrs.dirty {
+            self.attrs.ctime = self.attrs.ctime.max(attr.ctime);
+        }
         if self.lease().is_none() {
             self.shown = self.shown.max(attr.size);
             return;
@@ -186,6 +194,7 @@ impl InodeState {
             self.attrs.kept_told.put_into(attr);
         }
         self.attrs.kept.put_into(attr);
+        self.attrs.atime = attr.atime;
     }
 
     /// Takes a change by the user that the holder of the write lease may tell the service later, as
@@ -222,11 +231,22 @@ impl InodeState {
             return false;
         }
         self.attrs.kept.change(kept);
+        self.attrs.atime = set.atime.unwrap_or(self.attrs.atime);
         (self.attrs.mtime, self.attrs.ctime) = (set.mtime.unwrap_or(shown.mtime), now);
         self.attrs.is_time_of_write &= set.mtime.is_none();
         self.attrs.changed();
         self.merge(attr, asked);
         true
+    }
+
+    /// When it was read, written and changed, as far as this mount knows.
+    pub(in super::super) fn times(&self) -> Times {
+        (self.attrs.atime, self.attrs.mtime, self.attrs.ctime)
+    }
+
+    /// It was read then.
+    pub(in super::super) fn read_at(&mut self, atime: Timestamp) {
+        self.attrs.atime = atime;
     }
 
     /// May changes be told later? Only while the file is open, so that a close tells them at the
@@ -368,6 +388,7 @@ impl InodeState {
     pub fn learned(&mut self, attr: &Attr) {
         self.rights_learned(attr);
         self.attrs.is_spread &= attr.footprint != self.footprint;
+        self.attrs.atime = attr.atime;
         if !self.attrs.dirty {
             self.attrs.is_time_of_write &= attr.mtime == self.attrs.mtime;
             (self.attrs.mtime, self.attrs.ctime) = (attr.mtime, attr.ctime);

@@ -162,3 +162,32 @@ fn whoever_may_not_have_heard_of_a_recall_is_not_promised_to_be_the_only_mount()
     rig.call(A, NamespaceOp::ReturnNames { recall: asked[0] });
     assert_eq!(promise(&mut rig), Duration::from_secs(1));
 }
+
+#[test]
+fn a_read_elsewhere_takes_the_attributes_away_and_waits_for_nobody() {
+    let (mut rig, gfid) = two_mounts();
+    assert!(covers(&mut rig, B, NamespaceOp::GetAttr { gfid }));
+    let time = Timestamp { secs: 1 << 40, nanos: 0 };
+    let gone = Gfid::of_inode(1 << 30);
+    let op = NamespaceOp::Accessed { times: vec![(gone, time), (gfid, time)] };
+    let (_, events) = rig.send(A, op);
+    assert!(has_answer(&events), "a read waits for a lease on names");
+    let asked = recalls(&events, B);
+    assert_eq!(asked.iter().map(|recall| recall.gfid).collect::<Vec<_>>(), [Some(gfid)]);
+    assert!(!covers(&mut rig, B, NamespaceOp::GetAttr { gfid }), "it may count on the old time");
+    rig.send(B, NamespaceOp::ReturnNames { recall: asked[0] });
+    let Reply::Attr(attr) = rig.call(B, NamespaceOp::GetAttr { gfid }) else { panic!("no file") };
+    assert_eq!(attr.atime, time);
+    assert!(covers(&mut rig, B, NamespaceOp::GetAttr { gfid }));
+}
+
+#[test]
+fn a_read_takes_no_lease_from_whoever_writes() {
+    let (mut rig, gfid) = two_mounts();
+    rig.call(A, NamespaceOp::Open { gfid, lease: LeaseMode::Write });
+    let times = vec![(gfid, Timestamp { secs: 1 << 40, nanos: 0 })];
+    let (_, events) = rig.send(B, NamespaceOp::Accessed { times });
+    assert!(has_answer(&events));
+    assert!(!events.iter().any(|event| matches!(event, Event::Recall { .. })));
+    assert_eq!(rig.service.leases().held(gfid, A), Some(LeaseMode::Write));
+}
