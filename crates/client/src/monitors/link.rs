@@ -110,10 +110,13 @@ struct State {
     leaderless: u32,
 }
 
+/// Makes what is told of a connection, on its worker.
+type MakeEvents = dyn Fn(&Worker) -> Rc<dyn MonitorEvents> + Send + Sync;
+
 struct Inner {
     handle: Handle,
     config: LinkConfig,
-    make: Box<dyn Fn(&Worker) -> Rc<dyn MonitorEvents> + Send + Sync>,
+    make: Box<MakeEvents>,
     state: ContentionMutex<State>,
 }
 
