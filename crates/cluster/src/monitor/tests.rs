@@ -348,10 +348,7 @@ fn blank_disks_of_a_cluster_never_active_have_lost_nothing() {
     let mut monitor = fresh(3, 1);
     for osd in 0..3 {
         monitor.ok(boot_with(osd, 5, false, true), SECOND);
-        monitor.ok(
-            MonitorRequest::Leave { fsid: disk_of(OsdId::new(osd)), osd: OsdId::new(osd) },
-            4 * SECOND,
-        );
+        monitor.ok(MonitorRequest::Leave { fsid: 5, osd: OsdId::new(osd) }, 4 * SECOND);
         monitor.ok(MonitorRequest::ReplaceOsd { osd: OsdId::new(osd) }, 4 * SECOND);
         monitor.ok(boot_with(osd, 6, true, true), 4 * SECOND);
     }
