@@ -50,6 +50,10 @@ pub mod telemetry;
 mod wire;
 
 pub use executor::blocking::JobFailed;
+pub use executor::class_queue::{
+    CHARGED_BYTES_MAX, CLASS_WEIGHT_MAX, CLASSES, COST_PER_WEIGHT, ClassFigures, ClassName, ClassQueue,
+    ClassWeightError, ClassWeights, IDLE_ENTRIES_MAX, OPERATION_COST,
+};
 pub use executor::inline_predictor::InlinePredictor;
 pub use executor::runtime::{Handle, Runtime, RuntimeConfig, RuntimeError};
 pub use executor::task::TaskHandle;

@@ -54,7 +54,8 @@ const FLAG_LENT: u32 = 1 << 30;
 /// Message kinds from here up belong to the messenger.
 pub const RESERVED_KINDS: u16 = 0xff00;
 
-/// What a message is for. Every frame carries it; nothing is queued by it yet.
+/// What a message is for. Every frame carries it; [`crate::ClassQueue`] shares between classes,
+/// but no queue of a daemon is one yet. A frame with another class byte is a bad frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TrafficClass {
@@ -67,6 +68,14 @@ pub enum TrafficClass {
 }
 
 impl TrafficClass {
+    /// The classes, I first.
+    pub const ALL: [TrafficClass; 3] = [TrafficClass::Control, TrafficClass::Client, TrafficClass::Background];
+
+    /// Place in [`TrafficClass::ALL`].
+    pub fn index(self) -> usize {
+        self as usize - 1
+    }
+
     fn from_wire(raw: u8) -> Result<TrafficClass, FrameError> {
         match raw {
             1 => Ok(TrafficClass::Control),
